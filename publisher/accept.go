@@ -34,40 +34,6 @@ type Offer struct {
 	TooLong bool
 }
 
-// HandoffTakenError names the executor that accepted a hand-off.
-type HandoffTakenError struct {
-	// Run and HandoffID of the offer.
-	Run, HandoffID string
-	// By is the executor that accepted, ChildRun the run that carries out the work. Both are empty when the offer was
-	// replaced by another one: read the new offer before you accept it.
-	By, ChildRun string
-	// Instance of By that drives the child, if it is another instance under this executor's name; otherwise empty.
-	Instance string
-	// Cause is the daemon's answer; nil if the answer came from the child run's own record.
-	Cause error
-}
-
-// Error names the offer, the executor that accepted it, and the next step.
-func (e *HandoffTakenError) Error() string {
-	if e.By == "" {
-		return fmt.Sprintf("%s: hand-off %s of run %s was replaced by another offer: read it again with Offers, then accept it", ErrHandoffTaken, e.HandoffID, e.Run)
-	}
-	if e.Instance != "" {
-		return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s, driven by its instance %s: leave it to that instance; if it died, accept again once the run is orphaned",
-			ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun, e.Instance)
-	}
-	return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s: leave it to that executor; if it never starts the run, read the offer again with Offers and accept it",
-		ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun)
-}
-
-// Unwrap returns [ErrHandoffTaken] and the daemon's answer.
-func (e *HandoffTakenError) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{ErrHandoffTaken}
-	}
-	return []error{ErrHandoffTaken, e.Cause}
-}
-
 // Offers returns the open hand-offs of a run, oldest first: those offered, and those accepted but not closed. For a run
 // with missing events it returns the hand-offs that it found and an [*IncompleteError]. It returns [ErrEncrypted] if an
 // offer is encrypted with a key that this process does not have.

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -112,6 +113,9 @@ type Config struct {
 	// Logger gets messages that have no caller to return them to; nil means no logging.
 	Logger *zerolog.Logger
 }
+
+// pause returns the waits between tries.
+func (c *Config) pause() *pause.Backoff { return &pause.Backoff{Next: c.Backoff, Most: c.MaxBackoff} }
 
 // reader is the part of the configuration that a reader needs.
 func (c Config) reader() ReaderConfig {

@@ -86,28 +86,6 @@ func (l *ledger) bound(head *schema.Head) Contract {
 	}
 }
 
-// LimitError names the limit that a run has reached.
-type LimitError struct {
-	// Run that has reached the limit.
-	Run string
-	// Limit that was reached: pass it to [Run.LimitReached].
-	Limit Limit
-	// SummedUp reports that the one turn allowed at the limit was already begun.
-	SummedUp bool
-}
-
-// Error names the run, the limit and the next step.
-func (e *LimitError) Error() string {
-	next := "end the run with Run.LimitReached, which leaves one turn to sum up"
-	if e.SummedUp {
-		next = "its summary turn is used up: end the run"
-	}
-	return fmt.Sprintf("%s: run %s is at %v of %v %s, and no further turn may begin: %s", ErrLimit, e.Run, e.Limit.Value, e.Limit.Maximum, e.Limit.Kind, next)
-}
-
-// Unwrap returns [ErrLimit].
-func (e *LimitError) Unwrap() error { return ErrLimit }
-
 // keepContract refuses drafts that break the contract. Under mu.
 func (l *ledger) keepContract(drafts []draft, head *schema.Head) error {
 	c := l.bound(head)

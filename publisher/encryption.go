@@ -33,20 +33,6 @@ type Encryption struct {
 	ReadableLabels []string
 }
 
-// Errors of keys.
-var (
-	// ErrNoKey is what [Encryption].Key returns for a missing key.
-	ErrNoKey = encryption.ErrNoKey
-	// ErrNotDecrypted is returned for a value that its key does not open: the key is a different one under the same id,
-	// or the value was changed or moved to another place. Provide the right key; if the key is right, do not trust the
-	// run.
-	ErrNotDecrypted = encryption.ErrNotOpened
-	// ErrNotEncryptable is returned for content that would leave the process unencrypted: a member beyond the
-	// vocabulary in an event without refs, or an event of an unknown type. Nothing was published; put the content into
-	// a field that is encrypted.
-	ErrNotEncryptable = encryption.ErrNoPlace
-)
-
 func (e *Encryption) validate(writes bool) error {
 	switch {
 	case e == nil:

@@ -6,13 +6,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Errors of publishing. An error that ends the handle says so: the handle then returns the same error for every later
+// Errors of this package. An error that ends the handle says so: the handle then returns the same error for every later
 // call, and only [Fleet.Resume] continues the run.
 var (
+	// Publishing.
+
 	// ErrFenced is returned when another executor took the run over: its epoch is above this handle's. Stop working on
 	// the run. Ends the handle.
 	ErrFenced = errors.New("run was taken over by another executor")
@@ -52,10 +57,9 @@ var (
 	// ErrUnrecorded is returned on a run of [Unrecorded] by methods that need a fleet: waits for an answer, other runs,
 	// and blobs. Use a recorded run for them; see [Connect].
 	ErrUnrecorded = errors.New("run is not recorded")
-)
 
-// Errors about runs.
-var (
+	// Runs.
+
 	// ErrRunExists is returned by Start when the run id is taken. Resume that run, or choose another id.
 	ErrRunExists = errors.New("run already exists")
 	// ErrRunNotFound is returned when the fleet has no such run.
@@ -86,10 +90,9 @@ var (
 	// ErrEncrypted is returned for content that is encrypted with a key that this process does not have; the error
 	// names the key. Provide it in [Encryption].
 	ErrEncrypted = errors.New("the content is encrypted")
-)
 
-// Errors of tool calls.
-var (
+	// Tool calls.
+
 	// ErrHeld is returned by Tool for a call whose outcome is unknown and whose policy forbids running it again;
 	// see [HeldError].
 	ErrHeld = errors.New("call is held")
@@ -112,10 +115,45 @@ var (
 	ErrNotCompleted = errors.New("run is not completed as its contract requires")
 	// ErrNotInDoubt is returned for the settlement of a call that is not in doubt.
 	ErrNotInDoubt = errors.New("call is not in doubt")
-)
 
-// Errors of configuration and blobs.
-var (
+	// Executors, waits, hand-offs and signals.
+
+	// ErrNothing is returned by Claim when no run waits for an executor; see [NothingError].
+	ErrNothing = errors.New("no run to claim")
+	// ErrQuarantined is returned for the claim of a run whose claims made no progress. Investigate the run, then resume
+	// it with reason request.
+	ErrQuarantined = errors.New("run is quarantined")
+	// ErrUnknownInterrupt is returned for an interrupt that the run does not wait for, or no longer waits for.
+	ErrUnknownInterrupt = errors.New("run does not wait for this")
+	// ErrInvalidAnswer is returned for an answer that the run's response_schema does not allow; see
+	// [InvalidAnswerError].
+	ErrInvalidAnswer = errors.New("answer is not what the run asks for")
+	// ErrInputCancelled is returned by Ask and AwaitInput when the question was cancelled.
+	ErrInputCancelled = errors.New("question was cancelled")
+	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
+	ErrInputExpired = errors.New("question expired without an answer")
+	// ErrPhaseDenied is returned by Phase when a person did not allow the phase; see [PhaseDeniedError]. End the run,
+	// or continue without the phase.
+	ErrPhaseDenied = errors.New("phase was not allowed")
+	// ErrUnknownHandoff is returned for a hand-off that is not open in the run.
+	ErrUnknownHandoff = errors.New("run has no such open hand-off")
+	// ErrHandoffTaken is returned when another executor accepted the hand-off, or when the offer was replaced after it
+	// was read.
+	ErrHandoffTaken = errors.New("hand-off was taken by another")
+	// ErrShutdown is the cause with which the context of work ends when its executor shuts down.
+	ErrShutdown = errors.New("executor is shut down")
+	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that releases its run until an
+	// answer comes.
+	ErrWaiting = errors.New("run waits and was released")
+	// ErrSignalsFull is returned for a signal to a run that already has schema.MaxSignals signals that are not
+	// consumed. Send it again later, under its id.
+	ErrSignalsFull = errors.New("run has too many unconsumed signals")
+	// ErrSignalled is returned by End with RunEnd.NoSignals for a run with a signal that is not consumed. Nothing was
+	// published: act on the signal, then end the run.
+	ErrSignalled = errors.New("run has an unconsumed signal")
+
+	// Configuration, keys and blobs.
+
 	// ErrConfig is returned for a configuration or argument that is out of range. The message names the field.
 	ErrConfig = errors.New("invalid configuration")
 	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream or its settings do not exist.
@@ -123,7 +161,31 @@ var (
 	ErrNotProvisioned = errors.New("fleet is not provisioned")
 	// ErrBlob is returned for a blob that is missing, too large, or does not match its name.
 	ErrBlob = errors.New("blob cannot be loaded")
+	// ErrNoKey is what [Encryption].Key returns for a missing key.
+	ErrNoKey = encryption.ErrNoKey
+	// ErrNotDecrypted is returned for a value that its key does not open: the key is a different one under the same id,
+	// or the value was changed or moved to another place. Provide the right key; if the key is right, do not trust the
+	// run.
+	ErrNotDecrypted = encryption.ErrNotOpened
+	// ErrNotEncryptable is returned for content that would leave the process unencrypted: a member beyond the
+	// vocabulary in an event without refs, or an event of an unknown type. Nothing was published; put the content into
+	// a field that is encrypted.
+	ErrNotEncryptable = encryption.ErrNoPlace
 )
+
+// unavailable reports that something could not be asked: the same request may succeed later.
+func unavailable(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNoService) || errors.Is(err, errAgain)
+}
+
+// unpublished reports that an event or request found no place or no answer, which says nothing about the work.
+func unpublished(err error) bool {
+	return unavailable(err) || errors.Is(err, ErrUnresolved) || errors.Is(err, ErrFleetFull)
+}
+
+func configError(field string, value any, rule string) error {
+	return fmt.Errorf("%w: %s is %v: %s", ErrConfig, field, value, rule)
+}
 
 // FullError names the quota that is used up.
 type FullError struct {
@@ -190,28 +252,22 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%s); nothing was published", ErrRejected, e.Event, e.Detail, e.Reason)
 }
 
+// rejections are the errors that come with [ErrRejected], by the fold's reason.
+var rejections = map[schema.Reason]error{
+	schema.ReasonRunEnded: ErrRunEnded, schema.ReasonNotAllowed: ErrNotAllowed, schema.ReasonNotInDoubt: ErrNotInDoubt,
+	schema.ReasonHandoffTaken: ErrHandoffTaken, schema.ReasonUnknownHandoff: ErrUnknownHandoff,
+}
+
 // Unwrap returns [ErrRejected], and for some reasons also [ErrRunEnded], [ErrNotAllowed], [ErrNotInDoubt],
 // [ErrUnknownHandoff] or [ErrHandoffTaken].
 func (e *RejectedError) Unwrap() []error {
-	// A closed call is not in doubt: a settlement of it comes too late.
-	about := e.Event == schema.RunWaiting || e.Event == schema.ToolSettled
-	if e.Reason == schema.ReasonUnknownCall && about {
-		return []error{ErrRejected, ErrNotInDoubt}
+	if also := rejections[e.Reason]; also != nil {
+		return []error{ErrRejected, also}
 	}
-	switch e.Reason {
-	case schema.ReasonRunEnded:
-		return []error{ErrRejected, ErrRunEnded}
-	case schema.ReasonNotAllowed:
-		return []error{ErrRejected, ErrNotAllowed}
-	case schema.ReasonNotInDoubt:
-		return []error{ErrRejected, ErrNotInDoubt}
-	case schema.ReasonHandoffTaken:
-		return []error{ErrRejected, ErrHandoffTaken}
-	case schema.ReasonUnknownHandoff:
-		return []error{ErrRejected, ErrUnknownHandoff}
-	default:
-		return []error{ErrRejected}
+	if e.Reason == schema.ReasonUnknownCall && (e.Event == schema.RunWaiting || e.Event == schema.ToolSettled) {
+		return []error{ErrRejected, ErrNotInDoubt} // a closed call is not in doubt
 	}
+	return []error{ErrRejected}
 }
 
 // IncompleteError lists the missing events of a run.
@@ -311,6 +367,167 @@ func (e *ToolError) Unwrap() []error {
 	return []error{ErrToolFailed, e.Cause}
 }
 
-func configError(field string, value any, rule string) error {
-	return fmt.Errorf("%w: %s is %v: %s", ErrConfig, field, value, rule)
+// LimitError names the limit that a run has reached.
+type LimitError struct {
+	// Run that has reached the limit.
+	Run string
+	// Limit that was reached: pass it to [Run.LimitReached].
+	Limit Limit
+	// SummedUp reports that the one turn allowed at the limit was already begun.
+	SummedUp bool
 }
+
+// Error names the run, the limit and the next step.
+func (e *LimitError) Error() string {
+	next := "end the run with Run.LimitReached, which leaves one turn to sum up"
+	if e.SummedUp {
+		next = "its summary turn is used up: end the run"
+	}
+	return fmt.Sprintf("%s: run %s is at %v of %v %s, and no further turn may begin: %s", ErrLimit, e.Run, e.Limit.Value, e.Limit.Maximum, e.Limit.Kind, next)
+}
+
+// Unwrap returns [ErrLimit].
+func (e *LimitError) Unwrap() error { return ErrLimit }
+
+// PhaseDeniedError says that a person did not allow a phase.
+type PhaseDeniedError struct {
+	Run, Phase string
+	// By is the person who answered, and Reason their reason; both may be empty.
+	By, Reason string
+}
+
+// Error names the phase and the reason.
+func (e *PhaseDeniedError) Error() string {
+	text := fmt.Sprintf("phase %s of run %s: %s", e.Phase, e.Run, ErrPhaseDenied)
+	if e.By != "" {
+		text += " by " + e.By
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Unwrap returns [ErrPhaseDenied].
+func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
+
+// HandoffTakenError names the executor that accepted a hand-off.
+type HandoffTakenError struct {
+	// Run and HandoffID of the offer.
+	Run, HandoffID string
+	// By is the executor that accepted, ChildRun the run that carries out the work. Both are empty when the offer was
+	// replaced by another one: read the new offer before you accept it.
+	By, ChildRun string
+	// Instance of By that drives the child, if it is another instance under this executor's name; otherwise empty.
+	Instance string
+	// Cause is the daemon's answer; nil if the answer came from the child run's own record.
+	Cause error
+}
+
+// Error names the offer, the executor that accepted it, and the next step.
+func (e *HandoffTakenError) Error() string {
+	if e.By == "" {
+		return fmt.Sprintf("%s: hand-off %s of run %s was replaced by another offer: read it again with Offers, then accept it", ErrHandoffTaken, e.HandoffID, e.Run)
+	}
+	if e.Instance != "" {
+		return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s, driven by its instance %s: leave it to that instance; if it died, accept again once the run is orphaned",
+			ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun, e.Instance)
+	}
+	return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s: leave it to that executor; if it never starts the run, read the offer again with Offers and accept it",
+		ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun)
+}
+
+// Unwrap returns [ErrHandoffTaken] and the daemon's answer.
+func (e *HandoffTakenError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrHandoffTaken}
+	}
+	return []error{ErrHandoffTaken, e.Cause}
+}
+
+// InvalidAnswerError names the invalid places of an answer.
+type InvalidAnswerError struct {
+	// Places that are invalid; empty if the response_schema of the run accepts no answer at all.
+	Places []InvalidPlace
+	// Said is the daemon's error, with its hint.
+	Said *schema.ServiceError
+}
+
+// InvalidPlace is one place in an answer that the run's response_schema does not allow.
+type InvalidPlace struct {
+	// Path is a JSON Pointer into the answer; empty for all of it.
+	Path string `json:"path"`
+	// Problem in words.
+	Problem string `json:"problem"`
+}
+
+// Error returns the daemon's message.
+func (e *InvalidAnswerError) Error() string { return fmt.Sprintf("%s: %s", ErrInvalidAnswer, e.Said) }
+
+// Unwrap returns [ErrInvalidAnswer] and the daemon's error.
+func (e *InvalidAnswerError) Unwrap() []error { return []error{ErrInvalidAnswer, e.Said} }
+
+// invalidAnswer reads the places from the daemon's error. Details in another form stay in Said.
+func invalidAnswer(said *schema.ServiceError) error {
+	e := &InvalidAnswerError{Said: said}
+	if err := json.Unmarshal(said.Details, &e.Places); err != nil {
+		e.Places = nil
+	}
+	return e
+}
+
+// NothingError says when to ask for a run again.
+type NothingError struct {
+	// RetryAfter is the time to wait; add jitter.
+	RetryAfter time.Duration
+	// Claimable counts the runs that wait for an executor but may not be assigned now.
+	Claimable int
+}
+
+// Error names the number of waiting runs, and the time of the next try.
+func (e *NothingError) Error() string {
+	why := "none is claimable"
+	if e.Claimable > 0 {
+		why = fmt.Sprintf("%d are claimable, but claims are rate-limited", e.Claimable)
+	}
+	return fmt.Sprintf("%s: %s; ask again in %s", ErrNothing, why, e.RetryAfter)
+}
+
+// Unwrap returns [ErrNothing].
+func (e *NothingError) Unwrap() error { return ErrNothing }
+
+// ClaimFate is the fate of a claimed run that could not be resumed.
+type ClaimFate string
+
+// Fates of a claimed run.
+const (
+	// ClaimGivenBack: other executors may claim it.
+	ClaimGivenBack ClaimFate = "given_back"
+	// ClaimDropped: the executor's heartbeats do not name it, so it is orphaned soon if it is still the executor's.
+	// Without heartbeats, or with an instance that Config names, it stays under the executor's name until the executor
+	// is silent or an operator releases it.
+	ClaimDropped ClaimFate = "dropped"
+)
+
+// ClaimedRunError names a claimed run that could not be resumed, and its fate.
+type ClaimedRunError struct {
+	Run  string
+	Fate ClaimFate
+	// Err is the cause.
+	Err error
+}
+
+// Error names the run, its fate, and the next step.
+func (e *ClaimedRunError) Error() string {
+	fate := ""
+	switch e.Fate {
+	case ClaimGivenBack:
+		fate = "it was given back, and other executors may claim it"
+	case ClaimDropped:
+		fate = fmt.Sprintf("it was dropped and will be orphaned; if it is not, run: waymark release %s --force", e.Run)
+	}
+	return fmt.Sprintf("claimed run %s could not be resumed: %s: %s", e.Run, fate, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *ClaimedRunError) Unwrap() error { return e.Err }

@@ -114,7 +114,7 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		return runWaits
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, ErrStopped):
 		return executorStops
-	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnresolved), errors.Is(err, ErrFleetFull), errors.Is(err, ErrNoService):
+	case unpublished(err):
 		return notRecorded
 	default:
 		return workFailed

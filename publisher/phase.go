@@ -27,28 +27,6 @@ func AfterApproval(message string) PhaseOption {
 	return func(s *phaseSettings) { s.gated, s.message = true, message }
 }
 
-// PhaseDeniedError says that a person did not allow a phase.
-type PhaseDeniedError struct {
-	Run, Phase string
-	// By is the person who answered, and Reason their reason; both may be empty.
-	By, Reason string
-}
-
-// Error names the phase and the reason.
-func (e *PhaseDeniedError) Error() string {
-	text := fmt.Sprintf("phase %s of run %s: %s", e.Phase, e.Run, ErrPhaseDenied)
-	if e.By != "" {
-		text += " by " + e.By
-	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
-}
-
-// Unwrap returns [ErrPhaseDenied].
-func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
-
 // phaseAllowed asks whether a phase may start.
 func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 	id := schema.PhaseApproval + name

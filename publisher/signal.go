@@ -5,7 +5,6 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -142,7 +141,7 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 // [Invocation.Run]. It waits even under an [Executor] with WaitDetached. Its errors are those of [Run.Signals],
 // [ErrCancelRequested] after a request to cancel the run, and the error that ended the handle.
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
-	if err := r.Sync(ctx); err != nil && !transient(err) {
+	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return nil, err
 	}
 	if err := r.await(ctx, "a signal", false, func(fold *localFold) (bool, error) { return fold.signalled(), nil }); err != nil {
@@ -196,13 +195,3 @@ func (l *ledger) heard() {
 	defer l.mu.Unlock()
 	l.signalUnseen = false
 }
-
-// Errors of signals.
-var (
-	// ErrSignalsFull is returned for a signal to a run that already has schema.MaxSignals signals that are not
-	// consumed. Send it again later, under its id.
-	ErrSignalsFull = errors.New("run has too many unconsumed signals")
-	// ErrSignalled is returned by End with RunEnd.NoSignals for a run with a signal that is not consumed. Nothing was
-	// published: act on the signal, then end the run.
-	ErrSignalled = errors.New("run has an unconsumed signal")
-)

@@ -143,7 +143,7 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 				return result, nil
 			}
 		}
-		if err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNoService) {
+		if err != nil && !unavailable(err) {
 			return nil, err
 		}
 		if !wait.Wait(ctx) {

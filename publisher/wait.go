@@ -140,7 +140,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 // AwaitInput waits for the answer to an open question; see [Run.Ask]. It returns [ErrUnknownInterrupt] if the run
 // neither waits for it nor has its answer.
 func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInputData, error) {
-	if err := r.Sync(ctx); err != nil && !transient(err) {
+	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return schema.RunInputData{}, err
 	}
 	return r.awaitInput(ctx, interruptID)
@@ -189,7 +189,7 @@ func digestOf(text string) string {
 // publishes once that the run waits for the settlement, so that observers see it. Its errors are those of [Run.Ask];
 // for a call that is not in doubt it returns nil at once.
 func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
-	if err := r.Sync(ctx); err != nil && !transient(err) {
+	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return err
 	}
 	if err := r.ledger.ended(); err != nil {
@@ -276,7 +276,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 		select {
 		case <-changed:
 		case <-poll.C:
-			if err := r.Sync(ctx); err != nil && !transient(err) {
+			if err := r.Sync(ctx); err != nil && !unavailable(err) {
 				return err
 			}
 			poll.Reset(pause())
@@ -286,9 +286,4 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 			return fmt.Errorf("run %s: waiting for %s: %w", r.id, what, context.Cause(ctx))
 		}
 	}
-}
-
-// transient errors of a read do not end a wait: the next read, or a notice, may bring the awaited event.
-func transient(err error) bool {
-	return errors.Is(err, errAgain) || errors.Is(err, ErrUnavailable)
 }
