@@ -217,7 +217,7 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 	}
 	if err := store.Put(ctx, run, digest, text); err != nil {
 		if eventlog.ResourcesExhausted(err) {
-			return f.quotas.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
+			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
 		}
 		return fmt.Errorf("blob %s: %w: %w", schema.BlobName(run, digest), ErrUnavailable, err)
 	}

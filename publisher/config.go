@@ -18,8 +18,7 @@ const (
 	DefaultTryTimeout     = 2 * time.Second
 	DefaultRequestTimeout = 30 * time.Second
 	defaultVerifyTimeout  = 10 * time.Second
-	DefaultFullPatience   = 30 * time.Second
-	DefaultFullTimeout    = 2 * time.Minute
+	DefaultFullPatience   = time.Minute
 	DefaultBackoff        = 2 * time.Millisecond
 	DefaultMaxBackoff     = 500 * time.Millisecond
 	DefaultInlineLimit    = 256 << 10
@@ -73,13 +72,10 @@ type Config struct {
 	PublishTimeout time.Duration
 	// TryTimeout is how long one try waits for its acknowledgement before the event is sent again; 0 means 2 seconds.
 	TryTimeout time.Duration
-	// FullPatience is how long an event waits in a full fleet since the daemon last freed space in the log by moving
-	// events to segments. 0 means 30 seconds; a negative duration means no wait. The caller's context ends the wait at
-	// any time.
+	// FullPatience is how long an event waits in a full fleet, while the daemon frees space in the log by moving events
+	// to segments. 0 means one minute; a negative duration means no wait. The caller's context ends the wait at any
+	// time.
 	FullPatience time.Duration
-	// FullTimeout bounds the total wait of an event in a full fleet, even if space is freed but others take it; 0 means
-	// 2 minutes. The start of a run waits at most 30 seconds.
-	FullTimeout time.Duration
 	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer of
 	// several replies may take longer while replies keep coming.
 	RequestTimeout time.Duration
@@ -131,7 +127,6 @@ func (c Config) withDefaults() Config {
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
-	c.FullTimeout = cmp.Or(c.FullTimeout, DefaultFullTimeout)
 	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, defaultVerifyTimeout)
 	c.InlineLimit = cmp.Or(c.InlineLimit, DefaultInlineLimit)
 	if c.Now == nil {
@@ -176,8 +171,6 @@ func (c Config) Validate() error {
 		return configError("PublishTimeout", c.PublishTimeout, "use a duration above 0")
 	case c.TryTimeout < 0:
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
-	case c.FullTimeout < 0:
-		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; to not wait at all, set FullPatience to a negative duration")
 	case c.VerifyTimeout < 0:
 		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
 	case c.PolicyMode != "" && c.PolicyMode != PolicyEnforce && c.PolicyMode != PolicyObserve:

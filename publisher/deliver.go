@@ -8,27 +8,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // appender records runs of a fleet: it sends events, retries them, and reads in the log what happened to a try without
 // an answer.
 type appender struct {
-	cfg    *Config
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	sender *send.Sender
-	quotas *quotas
-	keys   *keyring.Ring
-	// replicas of a log; events of a run as the daemon keeps them.
-	replicas func(ctx context.Context, names schema.Names) (int, error)
-	events   func(ctx context.Context, run string, yield func(schema.Record) error) error
+	*Fleet
 
 	names   schema.Names
 	run     string
@@ -41,10 +31,7 @@ type appender struct {
 }
 
 func newAppender(f *Fleet, names schema.Names, l *ledger) *appender {
-	return &appender{
-		cfg: &f.cfg, nc: f.nc, js: f.js, sender: &f.sender, quotas: &f.quotas, keys: f.keys, replicas: f.copies, events: f.Events,
-		names: names, run: l.run, subject: names.EventSubject(l.run), ledger: l, connections: f.nc.Stats().Reconnects,
-	}
+	return &appender{Fleet: f, names: names, run: l.run, subject: names.EventSubject(l.run), ledger: l, connections: f.nc.Stats().Reconnects}
 }
 
 func (a *appender) deliver(ctx context.Context, items []*item) error {
@@ -113,23 +100,51 @@ func (f flight) offeredAt(handoff, at string) string {
 }
 
 // deliverOne makes the first of items durable. It also gets the others, because an earlier try may have stored them,
-// too. While the fleet is full it waits for the daemon to free space.
+// too. While the fleet is full it waits for the daemon to free space, up to Config.FullPatience.
 func (a *appender) deliverOne(ctx context.Context, items []*item) error {
 	if ctx.Err() != nil {
 		return a.expired(ctx, items[0], nil)
 	}
-	var room quotaWait
+	err := a.deliverWithin(ctx, items)
+	if refused, ok := err.(*refusedFull); ok { //nolint:errorlint // never wrapped
+		return a.awaitSpace(ctx, items, refused.answer)
+	}
+	return err
+}
+
+// awaitSpace delivers an event that the server refused because its stream is full. When it returns a [FullError], the
+// event is not stored.
+func (a *appender) awaitSpace(ctx context.Context, items []*item, cause error) error {
+	full, began := a.fullError(ctx, a.names.EventStream(), cause), time.Now()
+	wait := a.cfg.pause()
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(a.life, func() { cancel(context.Cause(a.life)) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
 	for {
-		err := a.deliverWithin(ctx, items)
-		refused, ok := err.(*refusedFull) //nolint:errorlint // never wrapped
-		if !ok {
-			return err
+		// The last try did not store it, but an earlier try without an answer may have.
+		if full.Waited = time.Since(began); full.Waited >= a.cfg.FullPatience {
+			return full
 		}
-		// This try did not store it, but an earlier try without an answer may have.
-		if err := a.quotas.await(ctx, &room, a.names.EventStream(), refused.answer); err != nil {
+		if !wait.Wait(waiting) {
+			return fmt.Errorf("%w: %w", full, context.Cause(waiting))
+		}
+		err := a.deliverWithin(ctx, items)
+		if _, ok := err.(*refusedFull); !ok { //nolint:errorlint // never wrapped
 			return err
 		}
 	}
+}
+
+// fullError reads the quota of a full stream, for the message; the error does not depend on the answer.
+func (f *Fleet) fullError(ctx context.Context, stream string, cause error) *FullError {
+	full := &FullError{Fleet: f.cfg.Fleet, Stream: stream, Answer: cause.Error()}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	if s, err := f.js.Stream(ctx, stream); err == nil {
+		info := s.CachedInfo()
+		full.Quota, full.Used = max(info.Config.MaxBytes, 0), int64(info.State.Bytes) //nolint:gosec // a size
+	}
+	return full
 }
 
 // refusedFull says that the stream is full. Only deliverOne handles it.
@@ -356,7 +371,7 @@ func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSeque
 	}
 	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
 		a.run, ErrLogRegressed, lastID, last, upTo)
-	replicas, err := a.replicas(ctx, a.names)
+	replicas, err := a.copies(ctx, a.names)
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}

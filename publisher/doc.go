@@ -41,8 +41,8 @@
 //	                         my epoch, not mine     ErrForked, the handle ends
 //	                         mine is gone           ErrLogRegressed, the handle ends
 //	10164, 10158           wait, the same again
-//	stream full            the same again while the daemon makes room, up to Config.FullPatience without any; then
-//	                       ErrFleetFull with the quota; the handle goes on
+//	stream full            the same again while the daemon makes room, up to Config.FullPatience; then ErrFleetFull
+//	                       with the quota; the handle goes on
 //	none                   the same again until the deadline, then ErrUnresolved
 //
 // # States of a handle

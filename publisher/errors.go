@@ -193,10 +193,8 @@ type FullError struct {
 	Fleet, Stream string
 	// Quota and Used in bytes; 0 if the server did not tell.
 	Quota, Used int64
-	// Waited is how long the event waited for space. Relieved reports that events were moved out of the stream
-	// meanwhile: the daemon is freeing space, and a later try may succeed.
-	Waited   time.Duration
-	Relieved bool
+	// Waited is how long the event waited for space.
+	Waited time.Duration
 	// Answer of the server.
 	Answer string
 }
@@ -208,10 +206,7 @@ func (e *FullError) Error() string {
 		s += fmt.Sprintf(", %d of %d bytes used", e.Used, e.Quota)
 	}
 	s += fmt.Sprintf(" (%s): the event was not stored", e.Answer)
-	if e.Relieved {
-		return s + fmt.Sprintf("; space was freed during its wait of %s, but others used it: publish again, or raise the quota", e.Waited.Round(time.Millisecond))
-	}
-	return s + fmt.Sprintf("; no space was freed during its wait of %s: check that the fleet's daemon runs and purges, or raise the quota, then publish again",
+	return s + fmt.Sprintf("; it found no space during its wait of %s: check that the fleet's daemon runs and purges, or raise the quota, then publish again",
 		e.Waited.Round(time.Millisecond))
 }
 

@@ -22,8 +22,7 @@ import (
 type Fleet struct {
 	*Reader
 
-	cfg    Config
-	quotas quotas
+	cfg Config
 	// redactor is nil without redaction.
 	redactor *redactor
 	sender   send.Sender
@@ -91,7 +90,6 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 	}
 	f.presence.nc = f.nc
-	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
 	hooks := send.HooksOf(ctx)
 	if hooks.NoOutwait {
 		f.outwait = 0

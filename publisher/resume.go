@@ -165,7 +165,7 @@ func (a *appender) rebuild(ctx context.Context, items []*item) error {
 	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged", a.run, ErrLogRegressed, beforeID, before)
 	var behind []schema.Record
 	seen := false
-	err = a.events(ctx, a.run, func(rec schema.Record) error {
+	err = a.Events(ctx, a.run, func(rec schema.Record) error {
 		switch {
 		case rec.Stream == before:
 			if seen = schema.PositionOf(&rec).ID == beforeID; !seen {

@@ -59,7 +59,7 @@ func limitRows() [][3]string {
 		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},
 		{"Deadlines of the SDK", "", ""},
 		{"one event, retries included", span(publisher.DefaultPublishTimeout), "then `ErrUnresolved` or `ErrUnavailable`"},
-		{"wait in a full fleet: since room was made; in all", span(publisher.DefaultFullPatience) + "; " + span(publisher.DefaultFullTimeout), "`ErrFleetFull`: nothing is stored, the handle goes on"},
+		{"wait in a full fleet", span(publisher.DefaultFullPatience), "`ErrFleetFull`: nothing is stored, the handle goes on"},
 		{"one try", span(publisher.DefaultTryTimeout), "the same event is sent again"},
 		{"a request up to its first reply", span(publisher.DefaultRequestTimeout), "`ErrUnavailable`"},
 		{"waits between tries", span(publisher.DefaultBackoff) + " to " + span(publisher.DefaultMaxBackoff), "doubled, with jitter"},

@@ -74,9 +74,6 @@ func explainPublisher(err error) *Error {
 			f.What += fmt.Sprintf(": %s of %s used", output.Bytes(full.Used), output.Bytes(full.Quota))
 		}
 		f.What += "; the event was not stored, no other data was lost"
-		if full.Relieved {
-			f.Hint = hintFleetRelieved
-		}
 		return f
 	}
 	return find(err, publisherErrors)

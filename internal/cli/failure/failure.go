@@ -198,11 +198,10 @@ func explainFile(err error) *Error {
 }
 
 const (
-	hintServe         = "start one with: waymark serve"
-	hintStateDir      = "set another directory with --state-dir or WAYMARK_STATE_DIR"
-	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: omit its address"
-	hintFleetRelieved = "space is being freed, but other executors use it: try again later, or start the daemon with a larger waymark serve --quota SIZE"
-	hintFleetFull     = "raise the quota: start the daemon with waymark serve --quota SIZE"
+	hintServe       = "start one with: waymark serve"
+	hintStateDir    = "set another directory with --state-dir or WAYMARK_STATE_DIR"
+	hintCredentials = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: omit its address"
+	hintFleetFull   = "raise the quota: start the daemon with waymark serve --quota SIZE"
 )
 
 func explainServer(err error) *Error {

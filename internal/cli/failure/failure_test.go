@@ -49,7 +49,6 @@ func TestExitCode_EveryFailure_HasOne(t *testing.T) {
 		{fmt.Errorf("x: %w", publisher.ErrHandoffTaken), Conflict, "waymark handoff ls"},
 		{fmt.Errorf("x: %w", publisher.ErrQuarantined), Conflict, "waymark release"},
 		{&publisher.FullError{Fleet: "f", Quota: 10, Used: 10}, Full, "--quota"},
-		{&publisher.FullError{Fleet: "f", Quota: 10, Used: 10, Relieved: true}, Full, "try again later"},
 		{fmt.Errorf("x: %w", publisher.ErrFenced), Conflict, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrIncomplete), Damaged, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrNoService), Unavailable, "waymark serve"},

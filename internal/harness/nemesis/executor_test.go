@@ -99,7 +99,7 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 	for l.fleet == nil {
 		l.fleet, err = publisher.Connect(ctx, publisher.Config{
 			Conn: nc, Executor: l.Name, Agent: Agent, PublishTimeout: timeout, RequestTimeout: timeout,
-			FullPatience: timeout, FullTimeout: 2 * timeout,
+			FullPatience: 2 * timeout,
 			Heartbeat: time.Duration(l.Heartbeat) * time.Millisecond,
 			Now:       func() time.Time { return time.Now().Add(time.Duration(l.ClockOff) * time.Millisecond) },
 		})
