@@ -46,20 +46,10 @@ func TestReplay_PeopleAndTimeAreInTheRecord_NoDivergence(t *testing.T) {
 		}
 		return run.End(ctx, publisher.RunEnd{Summary: "expired"})
 	}
-	asks := func(model publisher.Model) publisher.Work {
-		return func(ctx context.Context, run *publisher.Run) error {
-			loop := mailer(sending(publisher.Hold, "sent"), nil)
-			if model != nil {
-				loop.Model = model
-			}
-			return loop.Work(ctx, run)
-		}
-	}
 	for name, c := range map[string]struct {
 		work   publisher.Work
 		people func(*waymarktest.World, *waymarktest.Executor)
 		again  func(*waymarktest.Recorded) publisher.Work
-		config func(*publisher.Config)
 	}{
 		"one id is asked twice": {work: twice, people: func(w *waymarktest.World, e *waymarktest.Executor) {
 			for i, answer := range []string{`"red"`, `"blue"`} {
@@ -74,14 +64,6 @@ func TestReplay_PeopleAndTimeAreInTheRecord_NoDivergence(t *testing.T) {
 			w.Await("fix-login", schema.StatusWaiting)
 			w.Advance(2 * time.Hour)
 		}},
-		"a person cancelled the run": {
-			work: asks(nil), config: func(c *publisher.Config) { c.Policy = askFirst },
-			people: func(w *waymarktest.World, e *waymarktest.Executor) {
-				w.Await("fix-login", schema.StatusWaiting)
-				require.NoError(t, e.Fleet().Cancel(t.Context(), "fix-login", "alice", "no longer needed"))
-			},
-			again: func(r *waymarktest.Recorded) publisher.Work { return asks(r.Model) },
-		},
 		"a tool failed with a retryable error": {
 			work: func(ctx context.Context, run *publisher.Run) error { return retryable(nil).Work(ctx, run) }, people: func(*waymarktest.World, *waymarktest.Executor) {},
 			again: func(r *waymarktest.Recorded) publisher.Work { return retryable(r).Work },
@@ -89,8 +71,8 @@ func TestReplay_PeopleAndTimeAreInTheRecord_NoDivergence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := recordWith(t, c.config, c.work, 0, c.people)
-			require.Empty(t, saidOf(t, file, c.config, func(r *waymarktest.Recorded) publisher.Work {
+			file := recordWith(t, nil, c.work, c.people)
+			require.Empty(t, saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work {
 				if c.again != nil {
 					return c.again(r)
 				}
@@ -115,7 +97,7 @@ func retryable(r *waymarktest.Recorded) publisher.Loop {
 // A file in which lines are missing is refused.
 func TestReplay_LinesAreMissing_IsRefused(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile(record(t, nil, mailer(sending(publisher.Hold, "sent"), nil), 0))
+	b, err := os.ReadFile(record(t, nil, mailer(sending(publisher.Hold, "sent"), nil)))
 	require.NoError(t, err)
 	lines := strings.SplitAfter(strings.TrimSpace(string(b)), "\n")
 	for i := 1; i < len(lines)-1; i++ {

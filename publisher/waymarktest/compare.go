@@ -64,15 +64,14 @@ func compare(a, b *trial, other string) *difference {
 	}
 	d.effects(a, b)
 	d.limits(a.state, b.state)
-	d.end(a.state, b.state)
-	d.conversation(a, b)
-	d.calls(a.state, b.state)
-	d.questions(a.state, b.state, len(a.state.Waits))
+	d.questions(a.state, b.state)
 	if asked := questions(b.state); asked > questions(a.state) {
 		d.addf("people are asked %d questions, not %d: a repeated question needs the same InterruptID", asked, questions(a.state))
 	}
 	d.phases(a.state, b.state)
-	d.kept(a, b)
+	d.calls(a.state, b.state)
+	d.end(a.state, b.state)
+	d.conversation(a, b)
 	return d
 }
 
@@ -329,9 +328,6 @@ func short(b []byte) string {
 	return string(b)
 }
 
-// unknownTool is the error type of a call whose tool the executor does not have.
-const unknownTool = "unknown_tool"
-
 // history lists the run's events in the log, one per line.
 func (c *crashes) history(ctx context.Context, t *trial) []string {
 	c.w.tb.Helper()
@@ -342,7 +338,7 @@ func (c *crashes) history(ctx context.Context, t *trial) []string {
 		if err != nil {
 			return err
 		}
-		if e.Name() == (&schema.RunResumedData{}).EventName() {
+		if e.Name() == schema.RunResumed {
 			lives++
 			if slices.Contains(t.killed, lives-1) {
 				lines = append(lines, fmt.Sprintf("── killed; life %d", lives))
@@ -353,20 +349,11 @@ func (c *crashes) history(ctx context.Context, t *trial) []string {
 		line := fmt.Sprintf("%3d  %-16s", rec.Stream, e.Name())
 		var d struct {
 			ID   string         `json:"tool_call_id"`
-			Nth  int            `json:"occurrence"`
 			Name string         `json:"name"`
 			How  string         `json:"how"`
-			Turn int            `json:"turn"`
 			By   jsontext.Value `json:"result"`
-			Err  schema.Error   `json:"error"`
 		}
 		if json.Unmarshal(e.Data, &d) == nil {
-			switch e.Name() {
-			case (&schema.ToolReturnedData{}).EventName(), (&schema.ToolFailedData{}).EventName():
-				if d.Err.Type != schema.DeniedType && d.Err.Type != unknownTool {
-					t.ran = append(t.ran, schema.CallKey{Turn: e.Turn, ToolCallID: d.ID, Occurrence: max(d.Nth, 1)})
-				}
-			}
 			if d.Name != "" {
 				line += " " + d.Name
 			}

@@ -201,7 +201,11 @@ type crashes struct {
 }
 
 func (c *crashes) check(t *trial) {
-	if d := compare(c.whole, t, "without a crash"); len(d.lines) > 0 {
+	d := compare(c.whole, t, "without a crash")
+	if t.failed == "" {
+		d.kept(c.whole, t)
+	}
+	if len(d.lines) > 0 {
 		c.found = append(c.found, d)
 	}
 }

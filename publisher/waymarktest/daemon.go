@@ -41,7 +41,7 @@ func (d *Daemon) Start() {
 	defer cancel()
 	daemon, err := consumer.New(ctx, consumer.Config{
 		Fleet: w.cfg.Fleet, Name: "waymarktest", Service: service, Fold: folding, Alone: true,
-		Worker: fold.Config{SweepEvery: sweepEvery, LeaseTTL: leaseTTL, Linger: 1, UncleanStart: d.killed || w.Server.unclean()},
+		Worker: fold.Config{SweepEvery: sweepEvery, LeaseTTL: leaseTTL, Linger: 1, UncleanStart: d.killed},
 	}, w.clock.Now, w.log)
 	w.must(err, "start the daemon")
 	life, stop := context.WithCancel(context.Background())

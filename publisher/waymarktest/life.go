@@ -27,8 +27,6 @@ type trial struct {
 	// killed are the numbers of the lives that were killed.
 	killed []int
 	state  *schema.State
-	// ran are the calls with an outcome of a tool, in the order of the outcomes.
-	ran []schema.CallKey
 	// log has the executors' messages.
 	log trialLog
 	// worked is the error that the work of the last life returned.

@@ -44,9 +44,9 @@ func says(text string) publisher.Model {
 func TestReplay_QuestionsWereChanged_AreNamed(t *testing.T) {
 	t.Parallel()
 	asks := func(c *publisher.Config) { c.Policy = askFirst }
-	approved := record(t, asks, mailer(sending(publisher.Hold, "sent"), nil), 0)
+	approved := record(t, asks, mailer(sending(publisher.Hold, "sent"), nil))
 	mails := func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) }
-	asked := recordWork(t, nil, painter(says("Done."), "Which one?"), `"red"`, 0)
+	asked := recordWork(t, nil, painter(says("Done."), "Which one?"), `"red"`)
 	asksFor := func(question string) func(*waymarktest.Recorded) publisher.Work {
 		return func(r *waymarktest.Recorded) publisher.Work { return painter(r.Model, question) }
 	}
@@ -60,7 +60,7 @@ func TestReplay_QuestionsWereChanged_AreNamed(t *testing.T) {
 		"no approval": {
 			approved, nil, mails,
 			"no person is asked for the approval of call b of tool send_mail in turn 2 (May the tool send_mail be called? mail leaves the house); " +
-				"in the record the run waits for it: pass the Policy of the recorded run to ReplayWith",
+				"in the record the run waits for it",
 		},
 		"an approval more": {
 			approved, func(c *publisher.Config) {
@@ -95,28 +95,7 @@ func TestReplay_QuestionsWereChanged_AreNamed(t *testing.T) {
 	}
 }
 
-// A record that ends in a question is played up to there, and its question is part of it.
-func TestReplay_RecordEndsInAQuestion_PlaysUpToThere(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("short: eight runs are recorded and played")
-	}
-	for leftOut := range 8 { // run.ended, turn.answered, turn.started, run.input and what is between
-		file := recordWork(t, nil, painter(says("Done."), "Which one?"), `"red"`, leftOut)
-		b, err := os.ReadFile(file)
-		require.NoError(t, err)
-		if !strings.Contains(string(b), "run.waiting") {
-			require.Positive(t, leftOut)
-			return
-		}
-		require.Empty(t, saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return painter(r.Model, "Which one?") }), "%d left out", leftOut)
-		require.Contains(t, saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return painter(r.Model, "") }),
-			"no person is asked for human_input colour", "%d left out", leftOut)
-	}
-	t.Error("no record ended before the question")
-}
-
-// The tools of the agent do not run: not by a loop, not by Turn.Tool. What runs by itself is found.
+// The tools of the agent do not run: not by a loop, not by Turn.Tool, not where it calls Recorded.Tool itself.
 func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	t.Parallel()
 	effects := 0
@@ -124,7 +103,7 @@ func TestReplay_RealTools_DoNotRun(t *testing.T) {
 		effects++
 		return publisher.Result("sent")
 	}
-	file := record(t, nil, mailer(sending(publisher.Hold, "sent"), nil), 0)
+	file := record(t, nil, mailer(sending(publisher.Hold, "sent"), nil))
 	said := saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work {
 		return played(r, func(l *publisher.Loop) {
 			for i := range l.Tools {
@@ -163,19 +142,16 @@ func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	model := func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
 		return publisher.Answer{Message: message("assistant", "I pay."), Calls: []publisher.ToolCall{{ID: "p", Name: "pay"}}}, nil
 	}
-	file = recordWork(t, nil, by(model, really), "", 0)
+	file = recordWork(t, nil, by(model, really), "")
 	require.Equal(t, 1, effects)
 	require.Empty(t, saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(r.Model, r.Tool) }))
-	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(r.Model, really) })
-	require.Contains(t, said, "tool pay ran for real: call p in turn 1")
-	require.Contains(t, said, `recorded.Tool(ctx, publisher.Invocation{Key: key, Name: "pay", Arguments: arguments})`)
 	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(model, r.Tool) })
 	require.Contains(t, said, "the agent asked another model: pass Recorded.Model to it")
 }
 
 func TestReplay_NothingToPlay_IsRefused(t *testing.T) {
 	t.Parallel()
-	nothing := recordWork(t, nil, func(context.Context, *publisher.Run) error { return nil }, "", 0)
+	nothing := recordWork(t, nil, func(context.Context, *publisher.Run) error { return nil }, "")
 	require.Contains(t, replayed(t, nothing), "run fix-login has no model answer, no call, no question and no phase: there is nothing to replay")
 	b, err := os.ReadFile(nothing)
 	require.NoError(t, err)
@@ -197,7 +173,7 @@ func TestReplay_PhaseIsGone_IsNamed(t *testing.T) {
 			return nil
 		}
 	}
-	file := recordWork(t, nil, phased("one", "two"), "", 0)
+	file := recordWork(t, nil, phased("one", "two"), "")
 	require.Empty(t, saidOf(t, file, nil, func(*waymarktest.Recorded) publisher.Work { return phased("one", "two") }))
 	require.Contains(t, saidOf(t, file, nil, func(*waymarktest.Recorded) publisher.Work { return phased("one") }), "phase two is not completed; in the record it is")
 }

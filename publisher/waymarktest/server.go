@@ -3,23 +3,19 @@ package waymarktest
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // portPatience is how long a restarted server waits for its port, which another process may hold for a moment.
 const portPatience = 5 * time.Second
 
-// Server is the NATS server of a world. Start, Stop and Kill are called from the test's goroutine.
+// Server is the NATS server of a world. Start and Stop are called from the test's goroutine.
 type Server struct {
 	w   *World
 	dir string
@@ -31,7 +27,7 @@ type Server struct {
 	live *natsd.Server
 }
 
-// Start starts the server again after Stop or Kill, on its directory and port: clients reconnect by themselves. If the
+// Start starts the server again after Stop, on its directory and port: clients reconnect by themselves. If the
 // server runs, Start does nothing.
 func (s *Server) Start() {
 	s.w.tb.Helper()
@@ -60,27 +56,6 @@ func (s *Server) Stop() {
 	s.end(true)
 }
 
-// Kill ends the server so that its next start is the recovery after kill -9: it recovers the streams from their files.
-// Unlike kill -9, the server first writes the data that it holds in memory.
-func (s *Server) Kill() {
-	s.w.tb.Helper()
-	if s.live == nil {
-		return
-	}
-	layout := statedir.Layout{Root: s.dir}
-	marker, err := os.ReadFile(layout.Running())
-	s.w.must(err, "kill the NATS server")
-	s.end(true)
-	// A killed server leaves its marker and no index of its messages.
-	s.w.must(os.WriteFile(layout.Running(), marker, 0o600), "kill the NATS server")
-	s.w.must(filepath.WalkDir(layout.Store(), func(path string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, "index.db") {
-			err = os.Remove(path)
-		}
-		return err
-	}), "kill the NATS server")
-}
-
 // end closes the server if it runs. An error ends the test if fatal, and fails it otherwise.
 func (s *Server) end(fatal bool) {
 	s.w.tb.Helper()
@@ -97,9 +72,6 @@ func (s *Server) end(fatal bool) {
 }
 
 func (s *Server) runs() bool { return s.live != nil }
-
-// unclean reports whether the previous server was killed.
-func (s *Server) unclean() bool { return s.live != nil && s.live.UncleanStart() }
 
 // jetStream is an in-process connection, for the world itself.
 func (s *Server) jetStream() jetstream.JetStream {

@@ -88,9 +88,8 @@ func TestClerk_ExecutorDies_AnotherAnswers(t *testing.T) {
 	}
 	<-asked
 	first.Kill()
-	observed := w.Observe("run.orphaned", "r1")
 	w.Advance(time.Minute) // the daemon has not heard of it for a minute
-	observed.Next(nil)
+	w.Await("r1", schema.StatusOrphaned)
 	w.Serve("second", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": Clerk(scripted, sent{})}}, nil)
 	if ended := w.Ended("r1"); ended.Summary != "Bob is answered." {
 		t.Error(ended.Summary)
