@@ -139,8 +139,7 @@ type yieldError struct{ err error }
 func (e *yieldError) Error() string { return e.err.Error() }
 
 // read sends a request that is answered with a run's records, and returns the answer. take gets each record. begin is
-// called before the first one, and when they start again from the first: after a retry of an answer that broke off, or
-// when the daemon takes back what it sent. An error of take is returned unchanged.
+// called before the first one, and when they start again from the first, after an answer that broke off. An error of take is returned unchanged.
 func read[T any](ctx context.Context, r *Reader, verb, run string, request any, begin func(context.Context), take func(context.Context, schema.Record) error) (*T, error) {
 	if err := checkRun(run); err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
@@ -153,7 +152,6 @@ func read[T any](ctx context.Context, r *Reader, verb, run string, request any, 
 				reply = new(T)
 				return fleetclient.Decode(body, reply)
 			},
-			Again: func() { begin(ctx) },
 			Piece: func(kind string, frames []byte) error {
 				return readPiece(kind, frames, func(rec schema.Record) error { return take(ctx, rec) })
 			},

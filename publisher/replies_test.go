@@ -71,10 +71,7 @@ func TestReplies_ContentBeforeOrAfterHead_Accepted(t *testing.T) {
 	t.Parallel()
 	frames, segment, answer, head := content(t, "agent-1")
 	_, wrong, _, _ := content(t, "agent-2")
-	none, err := json.Marshal(&schema.GetReply{Head: schema.NewHead("default", "r1"), Complete: true, Gaps: []schema.Gap{}})
-	require.NoError(t, err)
-	empty := reply{schema.KindAnswer, none}
-	again, end := reply{kind: schema.KindAgain}, reply{kind: schema.KindEnd}
+	end := reply{kind: schema.KindEnd}
 	for _, c := range []struct {
 		name    string
 		replies []reply
@@ -83,12 +80,8 @@ func TestReplies_ContentBeforeOrAfterHead_Accepted(t *testing.T) {
 	}{
 		{"segments before it", []reply{segment, answer, end}, nil, nil},
 		{"frames behind it", []reply{answer, frames, end}, nil, nil},
-		{"what was taken back and comes again is shown once", []reply{frames, again, segment, answer, end}, nil, nil},
-		{"what was taken back is not folded, and who saw it is told", []reply{wrong, again, segment, answer, end}, nil, publisher.ErrIncomplete},
-		{"what was taken back and does not come again is missed", []reply{frames, again, empty, end}, nil, publisher.ErrIncomplete},
-		{"what was not taken back is folded", []reply{wrong, answer, end}, publisher.ErrIncomplete, publisher.ErrIncomplete},
+		{"records of another run are noticed", []reply{wrong, answer, end}, publisher.ErrIncomplete, publisher.ErrIncomplete},
 		{"an end without an answer is none", []reply{segment, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
-		{"nothing is taken back behind it", []reply{segment, answer, again, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
 		{"it comes once", []reply{segment, answer, answer, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
 		{"a damaged segment is none", []reply{{schema.KindSegment, wrong.body[:len(wrong.body)-1]}, answer, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
 	} {

@@ -94,9 +94,8 @@ const (
 )
 
 // Kinds of replies. One of them is the answer, which is JSON. Replies with content come before or after it, in
-// content order; an empty reply ends them all. Content before the answer is sent while the run is still being read:
-// it is known to be complete only once the answer has come, says that it is complete, and its head has the digest of
-// the folded content. The client acknowledges a reply that has a reply subject there, with an empty message, once it
+// content order; an empty reply ends them all. Content is known to be complete only once the answer has come, says that
+// it is complete, and its head has the digest of the folded content. The client acknowledges a reply that has a reply subject there, with an empty message, once it
 // is consumed. At most [FlowWindow] bytes are unacknowledged at a time, and a client that acknowledges none of them
 // in time gets the error [CodeNotAcknowledged].
 const (
@@ -106,9 +105,6 @@ const (
 	// KindPart is the next part of an answer that is larger than a message: its text is that of all parts in order,
 	// then that of the answer. Parts are not acknowledged. Only answers with the view state have them.
 	KindPart = "part"
-	// KindAgain cancels everything sent before it, and is empty: the run was found to be damaged, and its content
-	// follows from the start. The numbers of replies continue.
-	KindAgain = "again"
 	// KindSegment is a segment as stored; see [DecodeSegment].
 	KindSegment = "segment"
 	// KindFrames are frames of the tail; see [NewFrameReader].
@@ -133,12 +129,8 @@ type RecoverRequest struct {
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
-	// After, for the view events, omits segments up to and including this number: the client has them.
-	After int `json:"after,omitzero"`
-	// At is a point of the run in its text form, see [Point]: the reply has the run at that point, and nothing is
-	// taken over. Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is
-	// taken over after the point, even if it has ended: later records stay in the log, and are no part of the state
-	// any more.
+	// At, with reason rewind, is a point of the run in its text form, see [Point]: the run is taken over after it, even
+	// if it has ended. Later records stay in the log, and are no part of the state any more.
 	At string `json:"at,omitzero"`
 }
 
@@ -162,9 +154,6 @@ type RecoverReply struct {
 	Damage []Damage `json:"damage,omitzero"`
 	// Shard of the run: where the executor publishes. Absent from daemons that do not report it.
 	Shard int `json:"shard"`
-	// At is where the point of the request was found. Then nothing was taken over: epoch and next sequence are those
-	// of the run at the point, for reading only.
-	At *Moment `json:"at,omitzero"`
 }
 
 // Kinds of damage.
@@ -194,8 +183,6 @@ type Damage struct {
 type GetRequest struct {
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
-	// After as in [RecoverRequest].
-	After int `json:"after,omitzero"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
 	At string `json:"at,omitzero"`
 }

@@ -3,6 +3,7 @@ package reader
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -54,25 +55,42 @@ func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) e
 	}
 }
 
-// Mend completes a snapshot with unusable segments from the segments before the first of those, and the log, if that
-// still has their events. It reports false if the snapshot stays unchanged.
-func (rd *Reader) Mend(ctx context.Context, r *Snapshot, cause error) (bool, error) {
-	var bad *Damaged
-	if cause != nil && !errors.As(cause, &bad) || cause == nil && len(r.Lost) == 0 {
-		return false, nil
+// SealedOrLogged sends the segments of a snapshot. If one of them is unusable and the log still has its events, the
+// snapshot becomes one with the segments before it and the log after them. If not, a missing segment is a gap, and a
+// corrupt one is a *Damaged error.
+func (rd *Reader) SealedOrLogged(ctx context.Context, r *Snapshot, to Sink) error {
+	p := &Cursor{Next: 1, whole: true}
+	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
+	bad, damaged := errors.AsType[*Damaged](err)
+	if !damaged {
+		if send, ok := errors.AsType[*sendError](err); ok {
+			return send.err
+		}
+		return err
 	}
-	whole, err := rd.fromLog(ctx, r)
-	if err != nil || whole == nil {
-		return false, err
+	missing := errors.Is(err, kvstore.ErrNotFound)
+	if !missing {
+		err = rd.segmentGone(bad.Segment, r, bad.Err)
 	}
-	n := whole.Segments.Count + 1
+	logged, lerr := rd.fromLog(ctx, r)
+	switch {
+	case lerr != nil:
+		return lerr
+	case logged == nil && missing:
+		p.whole = false
+		return rd.Sealed(ctx, r, p, to)
+	case logged == nil:
+		return err
+	case logged.Segments.Count != p.Next-1:
+		return fmt.Errorf("run %s: segment %d was unusable, and now segment %d is: %w", r.Run, p.Next, logged.Segments.Count+1, eventlog.ErrStale)
+	}
 	detail := "it is counted and not there"
-	if bad != nil {
+	if !missing {
 		detail = bad.Err.Error()
 	}
-	whole.Damage = append(r.Damage, schema.Damage{What: schema.DamagedSegment, Segment: n, Detail: detail, Instead: "the log"})
-	*r = *whole
-	return true, nil
+	logged.Damage = append(r.Damage, schema.Damage{What: schema.DamagedSegment, Segment: p.Next, Detail: detail, Instead: "the log"})
+	*r = *logged
+	return nil
 }
 
 // Tail sends the tail of a snapshot.

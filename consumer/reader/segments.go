@@ -22,6 +22,8 @@ type Cursor struct {
 	// digest is the run's digest after the previous segment, if follows says that it was sent.
 	digest  string
 	follows bool
+	// whole: a missing segment is an error, not a gap.
+	whole bool
 	// missing are segments that are counted but not stored.
 	missing []int
 }
@@ -62,6 +64,8 @@ func (rd *Reader) segments(ctx context.Context, src *Source, run string, index *
 		ahead, room = ahead[1:], segmentsAhead
 		n, err := p.Next, got.err
 		switch {
+		case errors.Is(err, kvstore.ErrNotFound) && p.whole:
+			return &Damaged{Segment: n, Err: err}
 		case errors.Is(err, kvstore.ErrNotFound):
 			p.Next, p.follows = n+1, false
 			p.missing = append(p.missing, n)
@@ -107,56 +111,6 @@ func (p *Cursor) continuedBy(info *schema.SegmentInfo, run string, index *schema
 		return &Damaged{Segment: p.Next, Err: fmt.Errorf("%w: %w", ErrDoesNotFollow, err)}
 	}
 	return nil
-}
-
-// Fits reports whether the sent segments are the beginning of a snapshot's segments, as far as known before the next
-// one is read.
-func (p *Cursor) Fits(index *schema.SegmentIndex) bool {
-	return p.Next <= index.Count || p.Next == index.Count+1 && (!p.follows || p.digest == index.Digest)
-}
-
-// Early sends a run's segments while the run is still being read and proven. They never change, so whatever the proof
-// shows, they are the run's beginning. Only damage can show otherwise, and then the answer says so and begins again.
-type Early struct {
-	Cursor Cursor
-	cancel context.CancelFunc
-	done   chan struct{}
-	// err is why nothing more can be sent to this client. Read errors are left to the answer.
-	err error
-}
-
-// SendEarly sends the segments of the run's checkpoint, if it is found. The caller must call Stop.
-func (rd *Reader) SendEarly(ctx context.Context, run string, after int, to Sink) *Early {
-	e := &Early{Cursor: Cursor{Next: after + 1}, done: make(chan struct{})}
-	ctx, e.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(e.done)
-		src := rd.shard(run)
-		// The answer waits for this, so it must not wait longer for a silent bucket than the snapshot does.
-		look, cancel := context.WithTimeout(ctx, checkpointPatience)
-		c, _, err := src.Store.Checkpoints.Get(look, run)
-		cancel()
-		if err != nil || c.Position.Stream == 0 {
-			return
-		}
-		var send *sendError
-		if err := rd.segments(ctx, src, run, &c.Segments, &e.Cursor, to); errors.As(err, &send) {
-			e.err = send.err
-		}
-	}()
-	return e
-}
-
-// Stop ends it. It may be called again.
-func (e *Early) Stop() {
-	e.cancel()
-	<-e.done
-}
-
-// Wait waits until everything that can be sent early was sent, and returns why no more can be sent to this client.
-func (e *Early) Wait() error {
-	<-e.done
-	return e.err
 }
 
 // noteMissing turns counted but missing segments into gaps: the answer continues after them.

@@ -1,13 +1,10 @@
-// Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, records, profile, settle, claim, input,
-// cancel, handoff, mark, retry, erase, cleanup, fleet, executors.
+// Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, records, settle, claim, input,
+// cancel, handoff, mark, signal, retry, erase, cleanup, fleet, executors.
 //
 //   - [Service]: the verbs, the queue of their requests, and the content of their answers. It reads, and writes only
 //     control events, barriers and orders to remove runs.
 //   - [RetentionWorker]: it orders the removal of ended runs that the fleet's policy does not keep.
 //   - [Worker]: what a service needs of a fold worker in its own process.
-//
-// It keeps states and profiles of runs that are read at points: bounded, proven by digests at each use, and dropped with
-// their runs.
 //
 // It owns the permitted effects of a request, and its answer. It must not know how a log is folded, nor which
 // executors are alive: it reads runs by package reader, and live runs by package liveness.
@@ -23,12 +20,10 @@
 //     the request is given the same run, also by another replica.
 //   - A repeated request (an answer, a cancel, a hand-off) is written once; the second sender is told the first one.
 //   - Missing events are named in the answer, never ignored, and named only after the leader confirmed the gap.
-//   - View state is one reply: the whole conversation, or its newest turns and the request for earlier ones. The pages
-//     together are the run as it was at the first request.
+//   - View state is one answer: the whole conversation, in as many messages as it needs.
 //   - Memory does not depend on a run's length: segments are sent as stored, four are fetched ahead, long tails are read
 //     twice, unacknowledged replies are bounded, and so is the memory of runs that are folded for view state.
-//   - The segments of view events are sent while the run is read and proven, the answer after them: a client must not use them
-//     before it has the answer.
+//   - The answer follows the segments of view events: a client must not use them before it has the answer.
 //
 // # A takeover
 //
@@ -43,8 +38,8 @@
 //
 // A missing or corrupt checkpoint, or one of another log, costs time: segments and log are read instead, and it is
 // counted. If the log lost its end, it is read from its beginning, and events that only the checkpoint knows are a
-// gap. A corrupt segment ends an answer with the code damaged and its place. If the run turns out to be damaged,
-// segments already sent are taken back. A tail that is sealed and purged during a read is taken from its segments. A
+// gap. If a segment is unusable, the log's events take its place. If the log no longer has them, a missing segment is a
+// gap, and a corrupt one ends the answer with the code damaged and its place. A tail that is sealed and purged during a read is taken from its segments. A
 // client that does not acknowledge its replies gets an error, which ends only its own answer. Every error reply has a
 // stable code and a hint with the next step.
 package service

@@ -8,6 +8,3 @@ var ErrConfig = errors.New("invalid configuration")
 // ErrClientGone is returned if no client is subscribed to the replies, or they were not acknowledged in time: then it
 // wraps the error sent to the client. The answer has ended; the request may be repeated.
 var ErrClientGone = errors.New("client does not take the replies")
-
-// errAfterWithAt refuses a request with both fields.
-var errAfterWithAt = errors.New("after does not go with at")

@@ -150,8 +150,6 @@ type answer struct {
 	segments [][]byte
 	frames   [][]byte
 	bytes    int
-	// again counts how often the answer took back what it had sent.
-	again int
 }
 
 // records are the events of the answer, in order.
@@ -237,10 +235,6 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 			a.segments = append(a.segments, m.Data)
 		case schema.KindFrames:
 			a.frames = append(a.frames, m.Data)
-		case schema.KindAgain:
-			require.Empty(w.TB, m.Data)
-			require.Nil(w.TB, a.first, "nothing is taken back behind the answer")
-			a.segments, a.frames, a.again = nil, nil, a.again+1
 		case schema.KindEnd:
 			require.Empty(w.TB, m.Data)
 			require.NotNil(w.TB, a.first)

@@ -8,31 +8,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// pointOf reads the point of a request. The other fields are checked already.
-func pointOf(text string, after int) (schema.Point, error) {
-	p, err := schema.ParsePoint(text)
-	switch {
-	case err != nil:
-		return p, badField("/at", err)
-	case after != 0:
-		return p, badField("/after", errAfterWithAt)
+// getAt answers a read of a run at an earlier point. It writes only a barrier.
+func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) error {
+	p, err := schema.ParsePoint(req.At)
+	if err != nil {
+		return badField("/at", err)
 	}
-	return p, nil
-}
-
-// answerAt answers with a run at an earlier point. It takes nothing over and writes only a barrier.
-func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Point,
-	build func(*reader.Snapshot, *reader.Moment, *schema.Moment, *schema.StateView) any,
-) error {
-	v, err := s.pointView(t, want)
+	v, err := s.openView(t, req.View)
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	r, err := s.routing.proven(ctx, t.run, reader.Content)
-	if err == nil && r.Head.Status == "" {
-		return errNothingAccepted(t.run)
-	}
+	r, err := s.whole(ctx, t.run)
 	if err != nil {
 		return err
 	}
@@ -52,7 +39,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	}
 	switch v.view {
 	case schema.ViewEvents:
-		if _, err := v.open(); err != nil {
+		if err := v.open(); err != nil { //nolint:contextcheck // a task carries its own context
 			return err
 		}
 		if err := s.reader.ContentTo(v.out.ctx, r, m, v.out); err != nil { //nolint:contextcheck // a task carries its own context
@@ -67,47 +54,19 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 		}
 	}
 	s.stats.Points.Add(1)
-	at := &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun}
+	reply := schema.GetReply{
+		Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: append([]schema.Gap{}, m.Head.Gaps...), Segments: r.Segments,
+		Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard,
+		At: &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun},
+	}
 	if v.view == schema.ViewState {
-		return v.joined(func(state *schema.StateView) any { return build(r, m, at, state) })
+		return v.joined(func(state *schema.StateView) any {
+			reply.State = state
+			return &reply
+		})
 	}
-	return t.whole(build(r, m, at, nil))
+	return t.whole(&reply)
 }
-
-// getAt answers a read of a run at a point.
-func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) error {
-	p, err := pointOf(req.At, req.After)
-	if err != nil {
-		return err
-	}
-	return s.answerAt(ctx, t, wishOf(req), p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
-		return &schema.GetReply{
-			Head: m.Head, State: state, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments,
-			Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard, At: at,
-		}
-	})
-}
-
-// recoverAt answers a recovery at a point. The point is in the past and has no executor, so no epoch is opened.
-func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverRequest) error {
-	p, err := pointOf(req.At, req.After)
-	if err != nil {
-		return err
-	}
-	return s.answerAt(ctx, t, wish{view: req.View}, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
-		inDoubt := m.Head.InDoubt()
-		if inDoubt == nil {
-			inDoubt = []schema.OpenCall{}
-		}
-		return &schema.RecoverReply{
-			Head: m.Head, State: state, Epoch: m.Head.Epoch, NextSequence: m.Head.Sequence + 1, LastStream: m.Head.Position.Stream,
-			InDoubt: inDoubt, Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments, Shard: r.Source.Store.Names.Shard, At: at,
-		}
-	})
-}
-
-// gapsOf are a head's gaps, never nil.
-func gapsOf(h *schema.Head) []schema.Gap { return append([]schema.Gap{}, h.Gaps...) }
 
 // mark pins the present end of a run.
 func (s *Service) mark(ctx context.Context, t *task) error {

@@ -47,12 +47,6 @@ func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
 	reply, _ = w.at(x.Run.Run, schema.ViewState, point)
 	require.Equal(w.TB, want, reply.Head)
 	requireView(w.TB, x.state(n), reply.State)
-
-	a, err := w.ask(schema.VerbRecover, x.Run.Run, schema.RecoverRequest{At: point})
-	require.NoError(w.TB, err)
-	recovered := decodeAs[schema.RecoverReply](w.TB, a.first)
-	require.Equal(w.TB, want, recovered.Head)
-	require.NotNil(w.TB, recovered.At)
 }
 
 // pointWorld is a run of ten turns, of which the first events are sealed and purged if the case says so. Event 0 is
@@ -312,19 +306,13 @@ func TestPoint_Unknown_RefusedByName(t *testing.T) {
 	}
 	for _, at := range []string{"7", "turn:x", "line:1"} {
 		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at}).Code, at)
-		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{At: at}).Code, at)
 	}
-	// A client that gives a reason would take an answer for its takeover.
-	for reason, says := range map[string]string{
-		"nonsense": "none of claim, request, restart, input, reopen, rewind", schema.TakeoverRequest: "takes the run over",
-		schema.TakeoverReopen: "takes the run over",
-	} {
-		for _, at := range []string{"turn:1", "record:3"} {
-			e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", At: at, Reason: reason})
-			require.Equal(t, schema.CodeBadRequest, e.Code, reason)
-			require.Contains(t, e.Message, says, reason)
-			require.JSONEq(t, `{"path":"/reason"}`, string(e.Details), reason)
-		}
+	// A client would take the answer for its takeover.
+	for _, reason := range []string{"", schema.TakeoverRequest, schema.TakeoverReopen} {
+		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", At: "turn:1", Reason: reason})
+		require.Equal(t, schema.CodeBadRequest, e.Code, reason)
+		require.Contains(t, e.Message, "waymark.get shows a run at a point", reason)
+		require.JSONEq(t, `{"path":"/at"}`, string(e.Details), reason)
 	}
 	for reason, path := range map[string]string{"nonsense": "/reason", schema.TakeoverRewind: "/at"} {
 		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", Reason: reason})
@@ -334,7 +322,6 @@ func TestPoint_Unknown_RefusedByName(t *testing.T) {
 			require.Contains(t, e.Message, "is required with reason rewind: the point after which the run continues")
 		}
 	}
-	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{At: "turn:1"}).Code)
 }
 
@@ -447,11 +434,9 @@ func TestPoint_RunLargerThanIsFolded_StateIsRefused(t *testing.T) {
 		index.Bytes = schema.MaxStateView
 		w.checkpointAt(x, 38, index)
 	})
-	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
-		for _, at := range []string{"end", "record:40"} {
-			e := w.refused(verb, "run-1", schema.GetRequest{View: schema.ViewState, At: at})
-			require.Equal(t, schema.CodeTooLarge, e.Code, "%s at %s: %s", verb, at, e.Message)
-		}
+	for _, at := range []string{"end", "record:40"} {
+		e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewState, At: at})
+		require.Equal(t, schema.CodeTooLarge, e.Code, "%s: %s", at, e.Message)
 	}
 	require.Equal(t, schema.CodeTooLarge, w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewState}).Code)
 	reply, _ := w.at("run-1", schema.ViewHead, "record:40")

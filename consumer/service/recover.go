@@ -228,12 +228,6 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if req.At != "" && req.Reason != schema.TakeoverRewind {
-		if err := checkLook(&req); err != nil {
-			return err
-		}
-		return s.recoverAt(ctx, t, &req)
-	}
 	if err := checkRecover(&req); err != nil {
 		return err
 	}
@@ -241,7 +235,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.openView(t, wish{view: req.View, after: req.After}) //nolint:contextcheck // a task carries its own context
+	v, err := s.openView(t, req.View)
 	if err != nil {
 		return err
 	}
@@ -300,48 +294,30 @@ func checkRecover(req *schema.RecoverRequest) error {
 	if err := schema.CheckName("request_id", req.RequestID); err != nil {
 		return badField("/request_id", err)
 	}
-	return checkReason(req.Reason)
-}
-
-// checkReason checks why a run is taken over.
-func checkReason(reason string) error {
-	switch reason {
+	switch req.Reason {
 	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen, schema.TakeoverRewind:
 		return nil
 	default:
-		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen, rewind", reason))
+		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen, rewind", req.Reason))
 	}
 }
 
 // rewindPoint is the earlier record after which a rewind continues; nil for a request that continues after the last.
 func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
-	if req.Reason != schema.TakeoverRewind {
+	switch {
+	case req.Reason != schema.TakeoverRewind && req.At != "":
+		return nil, badField("/at", errors.New("goes with reason rewind; waymark.get shows a run at a point"))
+	case req.Reason != schema.TakeoverRewind:
 		return nil, nil //nolint:nilnil // nil means no point
-	}
-	if req.At == "" {
+	case req.At == "":
 		return nil, badField("/at", errors.New("is required with reason rewind: the point after which the run continues"))
 	}
-	p, err := pointOf(req.At, req.After)
+	p, err := schema.ParsePoint(req.At)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, badField("/at", err)
 	case p.Kind == schema.PointEnd:
 		return nil, badField("/at", errors.New("nothing is after the end of the run: take it over with reason request, or reopen if it has ended"))
 	}
 	return &p, nil
-}
-
-// checkLook checks a request with a point. It takes nothing over: a client that gives a reason would think that it
-// does.
-func checkLook(req *schema.RecoverRequest) error {
-	switch {
-	case req.ExpectedEpoch != 0:
-		return badField("/expected_epoch", errors.New("a point of the past cannot be taken over: leave out expected_epoch or at"))
-	case req.Reason == "":
-		return nil
-	}
-	if err := checkReason(req.Reason); err != nil {
-		return err
-	}
-	return badField("/reason", fmt.Errorf("reason %s takes the run over, and a point of the past cannot be taken over: leave out reason or at", req.Reason))
 }

@@ -12,7 +12,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, RecordPages, Profiles, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups, Retries atomic.Int64
+	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups, Retries atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.
@@ -23,8 +23,6 @@ type Stats struct {
 	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsYielded, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
-	// Restarted are answers that took back what was sent before the run was found to be damaged.
-	Restarted atomic.Int64
 	// Points are answers with a run at a point of its history.
 	Points atomic.Int64
 	// ClientsGone did not receive or acknowledge their replies.

@@ -266,8 +266,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 		return schema.Fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
 			"the event stream of run %s is full and so is its reserve", t.run)
 	case errors.As(err, &broken):
-		return schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head; after="+
-			strconv.Itoa(broken.Segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.Segment, t.run).
+		return schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head.", "segment %d of run %s is missing or damaged", broken.Segment, t.run).
 			With(map[string]any{"segment": broken.Segment, "gap": broken.Gap})
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
 		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not available")

@@ -22,7 +22,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if req.At != "" {
 		return s.getAt(ctx, t, &req)
 	}
-	v, err := s.openView(t, wishOf(&req)) //nolint:contextcheck // a task carries its own context
+	v, err := s.openView(t, req.View)
 	if err != nil {
 		return err
 	}
@@ -46,11 +46,6 @@ func (s *Service) get(ctx context.Context, t *task) error {
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Overdue.Of(r.Head.Run),
 		}
 	})
-}
-
-// wishOf is what a read wants to see.
-func wishOf(r *schema.GetRequest) wish {
-	return wish{view: r.View, after: r.After}
 }
 
 // history answers with the kept checkpoints of a run, at most a moment old.

@@ -1,8 +1,8 @@
 package service
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,113 +19,54 @@ import (
 // maxUnacked bounds the number of unacknowledged replies, in addition to their bytes.
 const maxUnacked = 256
 
-// wish is the view of a run that a request asks for.
-type wish struct {
-	view  string
-	after int
-}
-
 // view is one answer in a view that the client asked for, and the state folded for it.
 type view struct {
-	svc  *Service
-	task *task
-	wish
+	svc   *Service
+	task  *task
+	view  string
 	state *reader.StateSink
 	held  bool
-	// out and early belong to view events; cancel ends the deadline of both.
+	// out belongs to view events; cancel ends its deadline.
 	out    *replies
-	early  *reader.Early
 	cancel context.CancelFunc
 }
 
-// openView checks the view of a request. For view events it takes a place and begins to send: close must be called
-// before any other reply is sent to the client.
-func (s *Service) openView(t *task, want wish) (*view, error) {
-	v := &view{svc: s, task: t, wish: want}
-	if err := v.check(); err != nil {
-		return nil, err
-	}
-	if err := v.hold(); err != nil {
-		return nil, err
-	}
-	if v.view == schema.ViewEvents {
-		if err := v.begin(); err != nil {
-			v.close()
-			return nil, err
+// openView checks the view of a request, "" for state. For view events it takes a place among the streams: other views
+// wait for no client, so clients that do not take their events do not block a takeover with view state. StateBudget
+// bounds the memory of view state. View head keeps one head; at a point it reads the run, of any size, without that
+// bound.
+func (s *Service) openView(t *task, name string) (*view, error) {
+	v := &view{svc: s, task: t, view: cmp.Or(name, schema.ViewState)}
+	switch v.view {
+	case schema.ViewHead, schema.ViewState:
+	case schema.ViewEvents:
+		if !s.streams.TryAcquire(1) {
+			return nil, schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head.", "%d streams of events are under way", s.cfg.Streams)
 		}
+		v.held = true
+		s.stats.Streaming.Add(1)
+	default:
+		return nil, badField("/view", fmt.Errorf("view %.40q is none of state, head, events", v.view))
 	}
 	return v, nil
 }
 
-// pointView checks the view of a request for a point. For view events it takes a place.
-func (s *Service) pointView(t *task, want wish) (*view, error) {
-	v := &view{svc: s, task: t, wish: want}
-	if err := v.check(); err != nil {
-		return nil, err
-	}
-	return v, v.hold()
-}
-
-// check checks the wish and fills in its defaults.
-func (v *view) check() error {
-	if v.view == "" {
-		v.view = schema.ViewState
-	}
-	switch v.view {
-	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
-	default:
-		return badField("/view", fmt.Errorf("view %.40q is none of state, head, events", v.view))
-	}
-	if v.after < 0 || v.after != 0 && v.view != schema.ViewEvents {
-		return badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", v.after))
-	}
-	return nil
-}
-
-// hold takes a place among the streams of events. Other views wait for no client, so clients that do not take their
-// events do not block a takeover with view state. StateBudget bounds the memory of view state. View
-// head keeps one head; at a point it reads the run, of any size, without that bound.
-func (v *view) hold() error {
-	if v.view != schema.ViewEvents {
-		return nil
-	}
-	if !v.svc.streams.TryAcquire(1) {
-		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head.", "%d streams of events are under way", v.svc.cfg.Streams)
-	}
-	v.held = true
-	v.svc.stats.Streaming.Add(1)
-	return nil
-}
-
-// begin sends the segments that are known already, while the run is read and proven.
-func (v *view) begin() error {
-	ctx, err := v.open()
-	if err != nil {
-		return err
-	}
-	v.early = v.svc.reader.SendEarly(ctx, v.task.run, v.after, v.out)
-	return nil
-}
-
 // open prepares to send content. That has a deadline other than the answer's, and ends with the service.
-func (v *view) open() (context.Context, error) {
+func (v *view) open() error {
 	ctx, cancel := context.WithTimeout(v.task.work, v.svc.cfg.StreamTimeout)
 	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
 	if err != nil {
 		cancel()
-		return nil, err
+		return err
 	}
 	v.out, v.cancel = out, cancel
-	return ctx, nil
+	return nil
 }
 
 // close stops sending and frees what was taken. It may be called again.
 func (v *view) close() {
 	if v.out != nil {
 		v.cancel()
-		if v.early != nil {
-			v.early.Stop()
-		}
 		v.out.close()
 	}
 	if v.state != nil {
@@ -142,37 +83,22 @@ func (v *view) want() reader.Want { return reader.Want(v.view != schema.ViewHead
 
 // prepare does what can fail for the view alone, before a takeover changes anything.
 func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
-	switch v.view {
-	case schema.ViewEvents:
-		if v.after > r.Segments.Count {
-			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.Segments.Count))
-		}
-	case schema.ViewState:
-		if v.state != nil {
-			v.state.Release()
-		}
-		if err := v.foldable(r); err != nil {
-			return err
-		}
-		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
-			return err
-		}
-		before := len(r.Lost)
-		err := v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
-		if err == nil && len(r.Lost) == before {
-			return nil
-		}
-		mended, merr := v.svc.reader.Mend(ctx, r, err)
-		if merr != nil || !mended {
-			return errors.Join(err, merr)
-		}
-		v.state.Release()
-		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
-			return err
-		}
-		return v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
+	if v.view != schema.ViewState {
+		return nil
 	}
-	return nil
+	if v.state != nil {
+		v.state.Release()
+	}
+	if err := v.foldable(r); err != nil {
+		return err
+	}
+	if err := v.fold(ctx, r.Run, &r.Head); err != nil {
+		return err
+	}
+	if err := v.svc.reader.SealedOrLogged(ctx, r, v.state); err != nil {
+		return err
+	}
+	return v.svc.reader.Tail(ctx, r, v.state)
 }
 
 // foldable refuses view state of a run that is too large for the daemon to fold.
@@ -227,7 +153,10 @@ func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateVi
 	case schema.ViewState:
 		return v.joined(build)
 	default:
-		if err := v.segments(r); err != nil {
+		if err := v.open(); err != nil {
+			return err
+		}
+		if err := s.reader.SealedOrLogged(v.out.ctx, r, v.out); err != nil {
 			return err
 		}
 		if err := t.answer(build(nil)); err != nil {
@@ -238,44 +167,6 @@ func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateVi
 		}
 	}
 	return t.send(schema.KindEnd, nil, "")
-}
-
-// segments sends a read's segments that were not sent early. If damage changed the read, those already sent are taken
-// back.
-func (v *view) segments(r *reader.Snapshot) error {
-	if err := v.early.Wait(); err != nil {
-		return err
-	}
-	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.Cursor
-	begun := p.Next > v.after+1
-	before := len(r.Lost)
-	var err error
-	if begun && !p.Fits(&r.Segments) {
-		err = v.again(r)
-	} else {
-		err = rd.Sealed(ctx, r, p, v.out)
-		if begun && errors.Is(err, reader.ErrDoesNotFollow) {
-			err = v.again(r)
-		}
-	}
-	if err == nil && len(r.Lost) == before {
-		return nil
-	}
-	mended, merr := rd.Mend(ctx, r, err)
-	if merr != nil || !mended || v.after > r.Segments.Count {
-		return errors.Join(err, merr)
-	}
-	return v.again(r)
-}
-
-// again takes back what was sent and sends the read's segments.
-func (v *view) again(r *reader.Snapshot) error {
-	v.svc.stats.Restarted.Add(1)
-	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments sent early are not those of the run, sent again")
-	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
-		return err
-	}
-	return v.svc.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: v.after + 1}, v.out)
 }
 
 // replies sends content with flow control: unacknowledged data is bounded, and a client that is gone or does not

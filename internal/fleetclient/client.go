@@ -42,10 +42,9 @@ type Replies struct {
 	// parts are those of the answer so far.
 	parts []byte
 	// Answer receives the answer, Piece the content before and after it: the frames of records, or an unexpected
-	// kind. Again drops all pieces before it.
+	// kind.
 	Answer func(body []byte) error
 	Piece  func(kind string, frames []byte) error
-	Again  func()
 }
 
 // reply is one reply. The frames of a segment are already unpacked, or err says why not.
@@ -82,7 +81,7 @@ func (a *Replies) take(m reply) (done bool, err error) {
 		return false, nil // sent twice
 	case number > a.next:
 		return true, fmt.Errorf("%w: reply %d came instead of %d", errBroken, number, a.next)
-	case a.answered && (kind == schema.KindAnswer || kind == schema.KindAgain), !a.answered && kind == schema.KindEnd:
+	case a.answered && kind == schema.KindAnswer, !a.answered && kind == schema.KindEnd:
 		return true, fmt.Errorf("%w: reply %d is of kind %.20q", ErrBadAnswer, number, kind)
 	}
 	a.next++
@@ -101,10 +100,6 @@ func (a *Replies) take(m reply) (done bool, err error) {
 			return false, a.Answer(m.Data)
 		}
 		return false, a.Answer(append(a.parts, m.Data...))
-	case schema.KindAgain:
-		a.parts = nil
-		a.Again()
-		return false, nil
 	}
 	if m.err != nil {
 		return true, fmt.Errorf("%w: %w", ErrBadAnswer, m.err)
@@ -314,7 +309,6 @@ func One[T any](ctx context.Context, c *Client, verb, run string, request any) (
 				out = new(T)
 				return Decode(body, out)
 			},
-			Again: func() {},
 			Piece: func(kind string, _ []byte) error {
 				return fmt.Errorf("%w: unexpected reply of kind %.20q", ErrBadAnswer, kind)
 			},

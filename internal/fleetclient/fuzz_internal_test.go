@@ -21,7 +21,7 @@ func FuzzReplies(f *testing.F) {
 	f.Add("1", schema.KindAnswer, "", answer)
 	f.Add("2", schema.KindFrames, "", schema.AppendFrame(nil, &frame))
 	f.Add("2", schema.KindSegment, "", []byte("{}\nx"))
-	f.Add("3", schema.KindAgain, "", []byte(nil))
+	f.Add("3", schema.KindEnd, "", []byte(nil))
 	f.Add("", "", "503", []byte(`{"code":"unavailable","message":"m","hint":"h"}`))
 	f.Fuzz(func(t *testing.T, number, kind, code string, body []byte) {
 		m := nats.NewMsg("_INBOX.x")
@@ -44,7 +44,6 @@ func tryReplies(t *testing.T, m *nats.Msg) {
 		a := &Replies{
 			next: next, answered: next > 1,
 			Answer: func(body []byte) error { return Decode(body, &out) },
-			Again:  func() { state = schema.NewState("f", "r-1") },
 			Piece: func(kind string, frames []byte) error {
 				if kind != schema.KindFrames && kind != schema.KindSegment {
 					return ErrBadAnswer

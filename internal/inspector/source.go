@@ -83,7 +83,6 @@ func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) 
 	return f.service.Ask(ctx, verb, run, request, func() *fleetclient.Replies {
 		return &fleetclient.Replies{
 			Answer: func(body []byte) error { return fleetclient.Decode(body, reply) },
-			Again:  func() {},
 			Piece: func(kind string, _ []byte) error {
 				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", fleetclient.ErrBadAnswer, kind)
 			},

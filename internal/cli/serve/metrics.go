@@ -211,7 +211,6 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 		{"corrupt_segments", "Corrupt segments found.", &s.CorruptSegments},
 		{"holes", "Missing events confirmed by the leader.", &s.Holes},
 		{"regressions", "Times that the log was behind a checkpoint.", &s.Regressions},
-		{"restarted", "Answers that revoked segments sent before damage was found.", &s.Restarted},
 		{"points", "Answers with a run at a point of its history.", &s.Points},
 		{"clients_gone", "Clients that did not read their replies.", &s.ClientsGone},
 	} {

@@ -96,8 +96,6 @@ func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*foun
 			if err := schema.ReadFrames(m.Data, keep); err != nil {
 				return nil, err
 			}
-		case schema.KindAgain:
-			f.log = nil
 		case schema.KindEnd:
 			return f, nil
 		}

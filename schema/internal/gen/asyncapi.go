@@ -136,10 +136,8 @@ func (b *builder) services(channels, operations, messages object) {
 	content["contentType"] = "application/octet-stream"
 	end := message("End", "The last reply. It is empty.", numbered(schema.KindEnd), object{})
 	end["contentType"] = "application/octet-stream"
-	again := message("Again", "Takes back all that was sent before it. It is empty.", numbered(schema.KindAgain), object{})
-	again["contentType"] = "application/octet-stream"
 	part := message("Part", "The next part of an answer that is larger than a message. It is not acknowledged.", numbered(schema.KindPart), object{})
-	messages["content"], messages["part"], messages["again"], messages["end"] = content, part, again, end
+	messages["content"], messages["part"], messages["end"] = content, part, end
 
 	for _, s := range []struct {
 		verb, run, request, reply string
@@ -174,7 +172,7 @@ func (b *builder) services(channels, operations, messages object) {
 		replies := []string{reply, "serviceError"}
 		if s.streams {
 			replyHeaders = numbered(schema.KindAnswer)
-			replies = append(replies, "content", "part", "again", "end")
+			replies = append(replies, "content", "part", "end")
 		}
 		messages[reply] = message(reply, "The answer.", replyHeaders, schemaRef(s.reply))
 		channels[s.verb] = channel(schema.ServiceSubject(s.verb, "{fleet}", s.run), s.what, []string{request})
