@@ -417,10 +417,9 @@ type SettleRequest struct {
 	IsError *bool          `json:"is_error,omitzero"`
 	// Refs mark the result as encrypted; other refs are refused.
 	Refs []Ref `json:"refs,omitzero"`
-	// Seen is the id of the last event of the run that the sender had read, from head.position of waymark.get. The
-	// request is a conflict if the call was begun or settled after it, so that it only settles the attempt that the
-	// sender saw. Empty settles any attempt.
-	Seen string `json:"seen,omitzero"`
+	// CallEpoch is the epoch of the open call, from head.open_calls of waymark.get. Each attempt at a call has another
+	// one: the request is a conflict if the call was begun or settled since. 0 settles any attempt.
+	CallEpoch Epoch `json:"call_epoch,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 	// RequestID lets a repeat of the request find its first try, so that nothing is settled twice; empty makes every

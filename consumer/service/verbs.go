@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
@@ -114,9 +113,6 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
 			err = settledAlready(ctx, s.reader, r, &req, refusal)
 		}
-		if err == nil && req.Seen != "" {
-			err = sameAttempt(ctx, s.reader, r, &req)
-		}
 		return decision{data: data, turn: req.Turn}, err
 	})
 	if err != nil {
@@ -161,50 +157,6 @@ func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, 
 		settled.How, nameOf(settled.By, settled.Claimed))
 }
 
-// sameAttempt refuses to settle a call that was begun or settled after the event up to which the sender had read the
-// run: the sender judged an earlier attempt.
-func sameAttempt(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest) error {
-	const hint = "Look at the run with waymark.get and at what the call did outside, then settle it with seen as read now."
-	about := func(e *schema.Event, id string, occurrence int) bool {
-		return id == req.ToolCallID && (e.Turn == 0 || e.Turn == req.Turn) && (occurrence == 0 || occurrence == req.Occurrence)
-	}
-	var since []string
-	met := false
-	_, err := rd.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
-		if id == req.Seen {
-			met, since = true, nil
-			return true
-		}
-		if e == nil || e.Name() != schema.ToolCalled && e.Name() != schema.ToolSettled {
-			return false
-		}
-		data, _ := schema.ParseData(e) // the fold refused unreadable events, too
-		switch d := data.(type) {
-		case *schema.ToolCalledData:
-			if about(e, d.ToolCallID, d.Occurrence) {
-				since = append(since, "begun")
-				return true
-			}
-		case *schema.ToolSettledData:
-			if about(e, d.ToolCallID, d.Occurrence) {
-				since = append(since, fmt.Sprintf("settled as %s by %s", d.How, nameOf(d.By, d.Claimed)))
-				return true
-			}
-		}
-		return false
-	})
-	switch {
-	case err != nil:
-		return err
-	case !met:
-		return schema.Fail(schema.CodeConflict, hint, "event %.80q is not among the latest of run %s: call %s of turn %d may not be the one that was seen", req.Seen, r.Run, req.ToolCallID, req.Turn)
-	case len(since) > 0:
-		return schema.Fail(schema.CodeConflict, hint, "call %s of turn %d of run %s was %s after that, and is in doubt again", req.ToolCallID, req.Turn, r.Run,
-			strings.Join(since, ", "))
-	}
-	return nil
-}
-
 // settleable checks that the call can be settled in this way. The read is proven. Each open call of an ended run can
 // be settled: the run has no executor, and is kept until a person has settled the call.
 func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
@@ -215,6 +167,10 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	switch {
 	case i < 0:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.Run, req.ToolCallID, req.Turn, req.Occurrence)
+	case req.CallEpoch != 0 && req.CallEpoch != r.Head.OpenCalls[i].Epoch:
+		return schema.Fail(schema.CodeConflict, "Look at the run with waymark.get and at what the call did outside, then settle it with its epoch as read now.",
+			"call %s of turn %d of run %s was begun or settled again in epoch %d: the attempt of epoch %d is over", req.ToolCallID, req.Turn, r.Run,
+			r.Head.OpenCalls[i].Epoch, req.CallEpoch)
 	case r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
 		// In an event turn 0 names the newest turn with the id.
 		newest := r.Head.OpenCalls[r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]

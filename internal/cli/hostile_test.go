@@ -68,7 +68,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT"}},
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT", "--event", "e\u202e\u2066"}},
 	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun"}},
-	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun", "--seen", "e\u202e\u2066"}},
+	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun", "--epoch", "1"}},
 	{access.Operator, false, []string{"checkpoint", "hostile", "--name", "n\u202e\u2066"}},
 	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--text", "x\u202e\x1b[31m"}},
 	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--payload", "\"x\u202e\\u001b[31m\"", "--id", "s\u202e\u2066"}},

@@ -87,7 +87,7 @@ func TestInbox_AnotherAttemptIsHeld_CommandSettlesNothing(t *testing.T) {
 	}
 	code, _, complaints := w.ask("", "", strings.Fields(command)...)
 	require.Equal(t, 5, code, complaints)
-	require.Contains(t, complaints, "was settled as rerun by bob")
+	require.Contains(t, complaints, "was begun or settled again in epoch")
 	require.EqualValues(t, 2, paid.Load())
 
 	code, out, complaints := w.ask("", "", "settle", "r", "1", "a", "--how", "abandoned", "-q")

@@ -223,8 +223,8 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 		require.Zero(t, code, complaints)
 		for _, s := range []string{
 			`input asks q1 --event asks\.\S+ --text TEXT`, `input approval approval\.1\.c1\.1 --event approval\.\S+ --allow`,
-			`input approval approval\.1\.c1\.1 --event approval\.\S+ --deny`, `settle held 1 c1 --seen held\.\S+ --how decided --result JSON`,
-			`settle held 1 c1 --seen held\.\S+ --how rerun`, `release quarantined`, `retry parked`,
+			`input approval approval\.1\.c1\.1 --event approval\.\S+ --deny`, `settle held 1 c1 --epoch \d+ --how decided --result JSON`,
+			`settle held 1 c1 --epoch \d+ --how rerun`, `release quarantined`, `retry parked`,
 		} {
 			require.Regexp(t, `(?m)^    waymark `+s+`$`, out)
 		}

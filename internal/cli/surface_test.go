@@ -57,7 +57,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "signal RUN note --payload 1 --id s1", writes: true},
 	{words: "signal RUN note --text wait --id s2", writes: true},
 	{words: "settle RUN 1 c1 --how rerun", writes: true},
-	{words: "settle RUN 1 c1 --how rerun --seen RUN.1.1.x", writes: true},
+	{words: "settle RUN 1 c1 --how rerun --epoch 1", writes: true},
 	{words: "input RUN i1 --text yes", writes: true},
 	{words: "input RUN i1 --text yes --event RUN.1.1.x", writes: true},
 	{words: "release RUN", writes: true},

@@ -198,12 +198,12 @@ func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string 
 	return p.Command(command)
 }
 
-// SettleCommand is the command that settles a call, without the method. It names the position up to which the run was
-// read, so that it settles no later attempt.
+// SettleCommand is the command that settles a call, without the method. It names the epoch of the call,
+// so that it settles no later attempt.
 func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
 	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
-	if h.Position.ID != "" {
-		command += " --seen " + schema.ShellWord(h.Position.ID)
+	if epoch := standstill.CallEpoch(h, key); epoch != 0 {
+		command += fmt.Sprintf(" --epoch %d", epoch)
 	}
 	return p.Command(command)
 }

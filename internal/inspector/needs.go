@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -356,7 +357,11 @@ func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said str
 	if err != nil {
 		return "", "", err
 	}
-	request := schema.SettleRequest{CallKey: t.Key(), Seen: r.PostForm.Get("seen"), By: s.By, RequestID: rand.Text()}
+	seen, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
+	if err != nil {
+		return "", "", failure.New(failure.Usage, "use one of the buttons", "the form does not name the attempt at the call")
+	}
+	request := schema.SettleRequest{CallKey: t.Key(), CallEpoch: schema.Epoch(seen), By: s.By, RequestID: rand.Text()}
 	switch how := r.PostForm.Get("do"); how {
 	case "decided":
 		request.How = schema.SettledDecided

@@ -175,18 +175,31 @@ func idOf(fleet string, r *Reason) string {
 // attempt distinguishes the attempts at a call: after a settlement as rerun the call has a later epoch, or another
 // event asks about it.
 func attempt(h *schema.Head, key schema.CallKey) string {
-	at := ""
-	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.CallKey == key {
-			at = strconv.FormatUint(uint64(c.Epoch), 10)
-		}
-	}
+	at := strconv.FormatUint(uint64(CallEpoch(h, key)), 10)
 	for i := range h.Interrupts {
 		if w := &h.Interrupts[i]; w.Reason == schema.WaitToolInDoubt && w.CallKey() == key {
 			at += " " + w.Position.ID
 		}
 	}
 	return at
+}
+
+// CallEpoch is the epoch of an open call, in which it was begun or last settled as rerun; 0 for none.
+func CallEpoch(h *schema.Head, key schema.CallKey) schema.Epoch {
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.CallKey == key {
+			return c.Epoch
+		}
+	}
+	return 0
+}
+
+// CallEpoch is that of the call in question.
+func (r *Reason) CallEpoch() schema.Epoch {
+	if r.Head == nil {
+		return 0
+	}
+	return CallEpoch(r.Head, r.Key())
 }
 
 // WaitText describes a wait.

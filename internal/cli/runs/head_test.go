@@ -93,8 +93,9 @@ func TestSteps_Commands_Pasteable(t *testing.T) {
 	}
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
-	h := &schema.Head{Run: "r", Position: schema.Position{ID: "r.1.4.ab"}}
-	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --seen r.1.4.ab", inbox.SettleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+	key := schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}
+	h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 4}}}
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --epoch 4", inbox.SettleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, key))
 }
 
 func TestSteps_ManyThings_BoundedEachOnce(t *testing.T) {

@@ -102,7 +102,7 @@ type SettleCmd struct {
 	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: continue without a result."`
 	Result     *string       `placeholder:"JSON" help:"Result, for verified and decided."`
 	Error      bool          `help:"The result is an error."`
-	Seen       string        `placeholder:"ID" help:"Settle only if the call has not run again since this event, as printed by waymark inbox."`
+	Epoch      uint32        `placeholder:"N" help:"Settle only the call's attempt of this epoch, as printed by waymark inbox (default: any)."`
 	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
@@ -120,7 +120,7 @@ Examples:
 func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	request := schema.SettleRequest{
 		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
-		How:     schema.Settlement(c.How), Seen: c.Seen, By: c.By,
+		How:     schema.Settlement(c.How), CallEpoch: schema.Epoch(c.Epoch), By: c.By,
 	}
 	if request.By == "" {
 		request.By = base.Operator
