@@ -57,7 +57,7 @@ type shardRuns struct {
 	seen schema.Revision
 }
 
-// entry is one run. Only hidden, named, holder and round change; otherwise a new entry replaces it.
+// entry is one run. Only hidden, named, holder, epoch, key and round change; otherwise a new entry replaces it.
 type entry struct {
 	live     schema.Live
 	revision schema.Revision
@@ -73,7 +73,10 @@ type entry struct {
 	named atomic.Bool
 	// holder is the executor that works on it, or that has just got it; zero for none.
 	holder Holder
-	round  uint64
+	// epoch of the run, and key of the takeover that opened it; no request if a start did.
+	epoch schema.Epoch
+	key   takeoverKey
+	round uint64
 }
 
 // NewLiveRuns returns an empty table of the live runs of a fleet's shards, in the order of their numbers. Call Run to
@@ -310,12 +313,9 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		e.held = old.held
 		e.named.Store(old.named.Load())
 	}
-	e.holder = holderOf(&e.live)
-	r.load(e)
+	e.holder, e.epoch, e.key = holderOf(&e.live), e.live.Epoch, takeoverKey{e.live.Executor, e.live.RequestID}
+	r.remember(e)
 	s.runs[c.Run] = e
-	if e.live.RequestID != "" {
-		r.taken[takeoverKey{e.live.Executor, e.live.RequestID}] = e
-	}
 	if e.live.Status.Claimable() {
 		at, _ := slices.BinarySearchFunc(r.claimable, e, byAge)
 		r.claimable = slices.Insert(r.claimable, at, e)
@@ -323,23 +323,14 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	}
 }
 
-// TakenBy returns the run whose current epoch an executor's request opened.
-func (r *LiveRuns) TakenBy(executor, request string) (schema.Live, bool) {
+// TakenBy returns the run whose current epoch an executor's request opened, and that epoch.
+func (r *LiveRuns) TakenBy(executor, request string) (run string, epoch schema.Epoch, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e := r.taken[takeoverKey{executor, request}]; e != nil {
-		return e.live, true
+		return e.live.Run, e.epoch, true
 	}
-	return schema.Live{}, false
-}
-
-// forget removes an entry's effects: its load, and its takeover unless another run's entry replaced it.
-func (r *LiveRuns) forget(e *entry) {
-	r.unload(e)
-	key := takeoverKey{e.live.Executor, e.live.RequestID}
-	if r.taken[key] == e {
-		delete(r.taken, key)
-	}
+	return "", 0, false
 }
 
 func (r *LiveRuns) unclaimable(e *entry) {

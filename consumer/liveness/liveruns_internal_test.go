@@ -141,11 +141,11 @@ func TestLiveRuns_RepeatedRequest_FindsItsTakeover(t *testing.T) {
 	}
 	r := tableOf(t, taken("run-1", "req-1", 2), taken("run-2", "req-2", 2), taken("run-3", "req-3", 2))
 	found := func(request string) string {
-		l, _ := r.TakenBy("me", request)
-		return l.Run
+		run, _, _ := r.TakenBy("me", request)
+		return run
 	}
 	require.Equal(t, "run-1", found("req-1"))
-	_, ok := r.TakenBy("you", "req-1")
+	_, _, ok := r.TakenBy("you", "req-1")
 	require.False(t, ok)
 	next := taken("run-1", "req-9", 3)
 	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &next, Revision: 9})

@@ -16,15 +16,15 @@ func (r *LiveRuns) InHand(h Holder) int {
 	return r.inHand[h]
 }
 
-// Take counts a run for an executor, and hides it until the given time, or until its entry changes: the index follows
-// a moment later.
-func (r *LiveRuns) Take(run string, by Holder, until time.Time) {
+// Take notes that an executor's request took a run over, and hides the run until the given time, or until its entry
+// changes: the index follows a moment later.
+func (r *LiveRuns) Take(run string, epoch schema.Epoch, by Holder, request string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.find(run); e != nil {
-		r.unload(e)
-		e.hidden, e.holder = until, by
-		r.load(e)
+		r.forget(e)
+		e.hidden, e.holder, e.epoch, e.key = until, by, epoch, takeoverKey{by.Executor, request}
+		r.remember(e)
 	}
 }
 
@@ -64,14 +64,21 @@ func holderOf(l *schema.Live) Holder {
 	return Holder{l.Executor, l.Instance}
 }
 
-// load and unload count the active runs of executors. Under r.mu.
-func (r *LiveRuns) load(e *entry) {
+// remember counts an entry for its executor, and under its takeover; forget undoes that, unless another run's entry
+// replaced the takeover. Under r.mu.
+func (r *LiveRuns) remember(e *entry) {
 	if e.holder != (Holder{}) {
 		r.inHand[e.holder]++
 	}
+	if e.key.request != "" {
+		r.taken[e.key] = e
+	}
 }
 
-func (r *LiveRuns) unload(e *entry) {
+func (r *LiveRuns) forget(e *entry) {
+	if r.taken[e.key] == e {
+		delete(r.taken, e.key)
+	}
 	if e.holder == (Holder{}) {
 		return
 	}

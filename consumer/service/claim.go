@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
@@ -35,15 +36,14 @@ const (
 	hiddenTaken  = 30 * time.Second
 	hiddenLost   = time.Second
 	hiddenBroken = 10 * time.Second
-	// claimMemory and maxClaimMemory bound how long, and how many, requests and their answers are remembered.
-	claimMemory    = 10 * time.Minute
-	maxClaimMemory = 1 << 14
 	// maxClaimAgents bounds the agents of a request.
 	maxClaimAgents = 256
 )
 
-// claims is a replica's state of the claims it serves: the runs being taken, the rate, and the answers to requests.
+// claims is a replica's state of the claims it serves: the runs being taken, and the rate.
 type claims struct {
+	// same lets a repeat that arrives during its first try have the same answer.
+	same  singleflight.Group
 	now   func() time.Time
 	step  time.Duration
 	limit *rate.Limiter
@@ -51,96 +51,30 @@ type claims struct {
 	mu sync.Mutex
 	// line is the latest time at which a client was told to ask again.
 	line time.Time
-	// inHand counts the requests that look for a run.
-	inHand int
+	// active counts the requests that look for a run.
+	active int
 	// reserved runs are being taken by a request.
 	reserved map[string]bool
-	// known are the requests in progress and those that were given a run; aged are the latter, oldest first.
-	known map[claimKey]*claim
-	aged  []*claim
 	// asking are the executors that asked for a run recently.
 	asking map[liveness.Holder]*asker
-}
-
-// claimKey names a claim: its executor, and its request.
-type claimKey struct{ executor, request string }
-
-// claim is one request and its repeats.
-type claim struct {
-	key claimKey
-	// done is closed when the current try has ended.
-	done chan struct{}
-	// The fields below belong to the current try, and are unused after it.
-
-	// reply is the answer with a run, nil before there is one.
-	reply *schema.ClaimReply
-	// begun is a run whose takeover was published, and may or may not be stored.
-	begun string
-	at    time.Time
 }
 
 func newClaims(cfg *Config, now func() time.Time) *claims {
 	return &claims{
 		now: now, step: time.Duration(float64(time.Second) / cfg.ClaimRate), limit: rate.NewLimiter(rate.Limit(cfg.ClaimRate), cfg.ClaimBurst),
-		reserved: make(map[string]bool), known: make(map[claimKey]*claim), asking: make(map[liveness.Holder]*asker),
+		reserved: make(map[string]bool), asking: make(map[liveness.Holder]*asker),
 	}
 }
 
-// enter returns the request's claim if the caller must serve it. Otherwise it waits for the current try and returns
-// its answer.
-func (c *claims) enter(ctx context.Context, key claimKey) (*claim, *schema.ClaimReply, error) {
-	for {
+// look counts a request until the returned function is called.
+func (c *claims) look() (done func()) {
+	count := func(n int) {
 		c.mu.Lock()
-		q := c.known[key]
-		switch {
-		case q == nil:
-			q = &claim{key: key, done: make(chan struct{})}
-			c.known[key] = q
-			c.inHand++
-			c.mu.Unlock()
-			return q, nil, nil
-		case q.done == nil && q.reply != nil:
-			c.mu.Unlock()
-			return nil, q.reply, nil
-		case q.done == nil:
-			q.done = make(chan struct{})
-			c.inHand++
-			c.mu.Unlock()
-			return q, nil, nil
-		}
-		done := q.done
-		c.mu.Unlock()
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("waiting for the same request: %w", context.Cause(ctx))
-		}
+		defer c.mu.Unlock()
+		c.active += n
 	}
-}
-
-// leave ends a try. A request is remembered if it was given a run, or if that is unknown.
-func (c *claims) leave(q *claim) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.inHand--
-	close(q.done)
-	q.done = nil
-	now := c.now()
-	if q.reply == nil && q.begun == "" {
-		delete(c.known, q.key)
-	} else if q.at.IsZero() { // otherwise it ages already
-		q.at = now
-		c.aged = append(c.aged, q)
-	}
-	for len(c.aged) > 0 && (len(c.aged) > maxClaimMemory || now.Sub(c.aged[0].at) > claimMemory) {
-		old := c.aged[0]
-		c.aged = c.aged[1:]
-		if old.done != nil {
-			old.at = time.Time{} // active again: it ages from its end
-		} else {
-			delete(c.known, old.key)
-		}
-	}
+	count(1)
+	return func() { count(-1) }
 }
 
 // reserve chooses one of the candidates for a request: the oldest of the executor's own runs, or else of all. Each of
@@ -157,7 +91,7 @@ func (c *claims) reserve(req *schema.ClaimRequest, candidates []schema.Live) (st
 		if c.reserved[l.Run] || own && !mine {
 			continue
 		}
-		if seen++; seen > min(c.inHand, maxClaimTries) && best != "" {
+		if seen++; seen > min(c.active, maxClaimTries) && best != "" {
 			break
 		}
 		own = mine
@@ -202,8 +136,9 @@ func jitter(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 
 // claim gives a claimable run to the executor that asks.
 //
-// A repeat is answered with the run of the first try. This replica remembers it. Another replica finds the run by the
-// request in the live index; until the index has it, both choose the same run with high probability.
+// A repeat is answered with the run of the first try, which any replica finds by the request among the live runs. Until
+// they have it, another replica chooses the same run with high probability. If not, the heartbeats of the executor do
+// not name the first run, and it is orphaned again.
 func (s *Service) claim(ctx context.Context, t *task) error {
 	var req schema.ClaimRequest
 	if err := t.decode(&req); err != nil {
@@ -212,20 +147,11 @@ func (s *Service) claim(ctx context.Context, t *task) error {
 	if err := checkClaim(&req); err != nil {
 		return err
 	}
-	q, given, err := s.claims.enter(ctx, claimKey{req.Executor, req.RequestID})
-	if err != nil {
-		return err
-	}
-	if given != nil {
-		s.stats.ClaimsRepeated.Add(1)
-		return t.whole(given)
-	}
-	s.claims.asks(&req, s.liveRuns.InHand(holder(&req)))
-	reply, err := s.give(ctx, &req, q)
-	if err == nil && reply.Run != "" {
-		q.reply = reply
-	}
-	s.claims.leave(q)
+	reply, err, _ := s.claims.same.Do(req.Executor+" "+req.RequestID, func() (any, error) {
+		defer s.claims.look()()
+		s.claims.asks(&req, s.liveRuns.InHand(holder(&req)))
+		return s.give(ctx, &req)
+	})
 	if err != nil {
 		return err
 	}
@@ -263,22 +189,12 @@ func checkClaim(req *schema.ClaimRequest) error {
 }
 
 // give finds a run for a claim, and takes it over.
-func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) (*schema.ClaimReply, error) {
+func (s *Service) give(ctx context.Context, req *schema.ClaimRequest) (*schema.ClaimReply, error) {
 	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims}
-	if l, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
+	if run, epoch, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
 		_, total := s.liveRuns.Claimable(s.now(), want)
 		s.stats.ClaimsRepeated.Add(1)
-		return &schema.ClaimReply{Run: l.Run, Epoch: l.Epoch, Claimable: total + 1}, nil
-	}
-	if run := q.begun; run != "" {
-		// An earlier try of the request may have been stored.
-		epoch, err := s.take(ctx, run, req, q)
-		switch {
-		case err != nil:
-			return nil, err
-		case epoch != 0:
-			return s.given(run, epoch, req, want), nil
-		}
+		return &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: total + 1}, nil
 	}
 	total := 0
 	for range maxClaimTries {
@@ -301,10 +217,10 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 			s.stats.ClaimsLimited.Add(1)
 			return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
 		}
-		epoch, err := s.take(ctx, run, req, q)
+		epoch, begun, err := s.take(ctx, run, req)
 		switch {
 		case err == nil && epoch != 0:
-			s.liveRuns.Take(run, holder(req), s.now().Add(hiddenTaken))
+			s.liveRuns.Take(run, epoch, holder(req), req.RequestID, s.now().Add(hiddenTaken))
 		case err != nil:
 			s.liveRuns.Hide(run, s.now().Add(hiddenBroken))
 		default:
@@ -314,7 +230,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 		switch {
 		case err == nil && epoch != 0:
 			return s.given(run, epoch, req, want), nil
-		case err != nil && (q.begun != "" || ctx.Err() != nil):
+		case err != nil && (begun || ctx.Err() != nil):
 			return nil, err
 		case err != nil:
 			s.log.Warn().Err(err).Str(logkey.Run, run).Msg("claimable run cannot be read, trying another")
@@ -339,51 +255,44 @@ func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest
 }
 
 // take takes a run over for a claim, and returns the epoch, or 0 if the run cannot be claimed. A 0 is not proven: a
-// run that is wrongly skipped is claimed a little later. After an error, q.begun tells whether the takeover may have
-// been stored.
-func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest, q *claim) (schema.Epoch, error) {
+// run that is wrongly skipped is claimed a little later. With an error, begun says that the takeover may have been
+// stored.
+func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest) (epoch schema.Epoch, begun bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, claimPatience)
 	defer cancel()
 	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
+	read := s.routing.find
 	for {
-		// Once a takeover may have been published, only a proven read tells that it was not stored.
-		read := func() (*reader.Snapshot, error) { return s.routing.find(ctx, run, reader.Head) }
-		if q.begun != "" {
-			read = func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) }
-		}
-		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.reader.Repeat(ctx, run, read) })
+		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
+			return s.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) { return read(ctx, run, reader.Head) })
+		})
 		if errors.Is(err, reader.ErrNoRun) || err == nil && r.Empty() {
-			q.begun = ""
-			return 0, nil
+			return 0, false, nil
 		}
 		if err != nil {
-			return 0, err
+			return 0, begun, err
 		}
 		again, refusal := s.writer.judge(r, rr)
 		switch {
 		case again:
-			q.begun = ""
 			s.stats.Continued.Add(1)
-			return r.Head.Epoch, nil
+			return r.Head.Epoch, true, nil
 		case refusal != nil:
-			q.begun = ""
-			return 0, nil
+			return 0, false, nil
 		}
-		q.begun = run
+		// Once a takeover may have been published, only a proven read tells that it was not stored.
+		begun, read = true, s.routing.proven
 		opened, err := s.writer.open(ctx, r, rr, nil)
 		if err != nil {
-			if _, told := errors.AsType[*schema.ServiceError](err); told {
-				q.begun = "" // the fold refused it, so it is not open
-			}
-			return 0, err
+			_, told := errors.AsType[*schema.ServiceError](err) // the fold refused it, so it is not open
+			return 0, !told, err
 		}
 		if opened {
-			q.begun = ""
 			s.stats.Takeovers.Add(1)
-			return r.Head.Epoch, nil
+			return r.Head.Epoch, true, nil
 		}
 		if err := pause.For(ctx, retryPause); err != nil {
-			return 0, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
+			return 0, true, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
 }

@@ -420,8 +420,9 @@ func TestClaim_Invalid_Refused(t *testing.T) {
 	require.Contains(t, w.refused(schema.VerbRecover, "run-1", req2).Message, "/instance")
 }
 
-// The answer to a claim is lost, because the event stream is gone for a moment. The repeat returns the same run.
-func TestClaim_ReplyLost_RepeatFinishes(t *testing.T) {
+// The event stream is gone for a moment, so it is unknown whether the takeover was stored. The repeat gets another run;
+// if it was stored, the live runs name it.
+func TestClaim_TakeoverUnknown_RepeatGetsAnotherRun(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 100)
@@ -439,9 +440,10 @@ func TestClaim_ReplyLost_RepeatFinishes(t *testing.T) {
 	require.Equal(t, schema.CodeUnavailable, e.Code, e.Message)
 	_, err = w.JS.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
-	r := w.claim(req)
-	require.Equal(t, "run-1", r.Run)
+	require.Equal(t, "run-2", w.claim(req).Run)
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.True(t, got.Head.Status.Claimable())
 }
 
 // The whole way: a fold worker writes the live index, the live runs follow it, and a run whose claimer left is given
