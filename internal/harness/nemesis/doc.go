@@ -38,9 +38,6 @@
 //	WAYMARK_SOAK_LEAK=kind    the proof that a soak finds it: executors leak a goroutine, or memory, for each run
 //	WAYMARK_E2E_FULL=1        the whole schedules instead of a sample
 //	WAYMARK_GOLDEN=write      make the golden store of the stored formats, with "make golden"
-//	WAYMARK_AGENT_SERVICE=specs
-//	                          what npm installs as the host SDK of the Synadia Agent Protocol, such as archives of its
-//	                          packages, where the registry does not have it
 //
 // # On failure
 //
