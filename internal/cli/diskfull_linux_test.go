@@ -85,7 +85,7 @@ func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	require.NoError(t, err)
 	defer nc.Close()
-	driveRun(t, nc, "before", 0, nil)
+	driveRun(t, nc, "before")
 
 	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 512<<20), 0o600), syscall.ENOSPC)
 	require.Eventually(t, func() bool {
@@ -100,7 +100,7 @@ func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "the disk has free space again") }, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool { status, _ := ask(t, url+"/readyz"); return status == http.StatusOK }, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, nc.IsConnected, time.Minute, 10*time.Millisecond, "the port stays")
-	driveRun(t, nc, "after", 0, nil)
+	driveRun(t, nc, "after")
 	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "disk-test"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, fleet.Close(context.WithoutCancel(t.Context()))) }()
@@ -116,7 +116,7 @@ func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
 	disk := natstest.Disk(t, 1)
 	ballast, receipt := filepath.Join(disk, "ballast"), filepath.Join(disk, "receipt.json")
 	nc, ready := startServe(t)
-	driveRun(t, nc, "gone", 0, nil)
+	driveRun(t, nc, "gone")
 	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 1<<20+1), 0o600), syscall.ENOSPC)
 
 	dir := t.TempDir()

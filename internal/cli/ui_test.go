@@ -12,18 +12,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/harness/showcase"
 	"github.com/waymarkio/waymark/internal/inspector"
 	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -186,27 +183,4 @@ func TestUI_TokenFile_LetsInByAFormAndIsNeverPrinted(t *testing.T) {
 		require.Contains(t, b.page("/run/fix-login"), "taken over")
 	}
 	require.NotContains(t, b.out.String(), "canary")
-}
-
-// What people do on the pages, on a fleet at work: every address that a page links to is there.
-func TestUI_EveryLink_LeadsSomewhere(t *testing.T) {
-	t.Parallel()
-	w := &world{waymarktest.Start(t), t}
-	showcase.New(t, w.World).Fill()
-	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
-	b := browse(t, getenv)
-	seen, left := map[string]bool{"/": true}, []string{"/"}
-	links := regexp.MustCompile(`href="(/[^"#]*)`)
-	deadline := time.Now().Add(securedWait)
-	for len(left) > 0 && len(seen) < 200 && time.Now().Before(deadline) {
-		path := left[0]
-		left = left[1:]
-		for _, m := range links.FindAllStringSubmatch(b.page(path), -1) {
-			if next := strings.ReplaceAll(m[1], "&amp;", "&"); !seen[next] && !strings.HasPrefix(next, "/assets/") {
-				seen[next] = true
-				left = append(left, next)
-			}
-		}
-	}
-	require.Greater(t, len(seen), 15)
 }
