@@ -82,7 +82,7 @@ func TestMetrics_NamesOnPage_AreServed(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "observability.md"))
 	require.NoError(t, err)
 	named := fleetMetric.FindAllString(string(page), -1)
-	require.Greater(t, len(named), 30)
+	require.Greater(t, len(named), 10)
 	for _, name := range named {
 		if !strings.HasSuffix(name, "_") {
 			require.True(t, served[strings.TrimSuffix(name, "_bucket")], "docs/observability.md names %s, which a daemon does not serve", name)
