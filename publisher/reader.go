@@ -14,12 +14,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -95,7 +95,7 @@ type Reader struct {
 	// secrets are the keys of encrypted content; nil for none.
 	secrets *encryption.Keys
 	// denied receives the server's permission errors.
-	denied *permissions.Watch
+	denied *access.Watch
 
 	blobMu sync.Mutex
 	blobs  *blob.Store
@@ -122,7 +122,7 @@ func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, e
 			return nil, err
 		}
 	} else {
-		r.denied = permissions.Of(r.nc)
+		r.denied = access.WatchOf(r.nc)
 	}
 	if prefix := r.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers only such inboxes")
@@ -141,7 +141,7 @@ func (r *Reader) dial(ctx context.Context, name string) error {
 		return err
 	}
 	r.closed = make(chan struct{})
-	r.denied = permissions.New()
+	r.denied = access.NewWatch()
 	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	defer stop()
@@ -170,10 +170,10 @@ func (r *Reader) dial(ctx context.Context, name string) error {
 }
 
 // permitted returns the permission error that ended ctx instead of its consequences. ctx comes from
-// permissions.Watch.Context.
+// access.Watch.Context.
 func permitted(ctx context.Context, err error) error {
-	cause := permissions.Cause(ctx, err)
-	if e, ok := errors.AsType[*permissions.Error](cause); ok {
+	cause := access.Cause(ctx, err)
+	if e, ok := errors.AsType[*access.Refusal](cause); ok {
 		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
 	}
 	return err

@@ -2,8 +2,9 @@
 // them as the server's configuration.
 //
 // It owns the lists: the subjects that an executor, an observer, an operator and the daemon of a fleet need, and no
-// others. The files in deploy/nats and the output of "waymark fleet add" are made from them, and the tests run the
-// whole program with them, so that lists, files and program cannot diverge.
+// others. A [Watch] turns a server's refusals into errors of the calls that caused them ([Refusal]). The files in
+// deploy/nats and the output of "waymark fleet add" are made from the lists, and the tests run the whole program with
+// them, so that lists, files and program cannot diverge.
 //
 // A fleet has an account for each role, because a permission to publish covers a message's subject and not its reply subject: in one
 // account an executor could have the server's acknowledgement stored as a segment, by naming the segment's subject as reply.

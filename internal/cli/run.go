@@ -13,11 +13,11 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/serve"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,7 +30,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	defer refuse(nil)
 	a := &base.App{Getenv: getenv, Stdin: stdin, Stdout: stdout, Stderr: stderr, Now: time.Now, Refuse: refuse}
 	err := dispatch(ctx, a, args)
-	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && !errors.As(err, new(*permissions.Error)) {
+	if refused, ok := errors.AsType[*access.Refusal](context.Cause(ctx)); ok && !errors.As(err, new(*access.Refusal)) {
 		err = refused // whatever its result
 	}
 	if a.JSON || asksJSON(args) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/jsapi"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -129,7 +129,7 @@ func outcomeOf(err error) Appended {
 		}
 		return a
 	}
-	refusal, denied := errors.AsType[*permissions.Error](err)
+	refusal, denied := errors.AsType[*access.Refusal](err)
 	_, unsent := errors.AsType[*jsapi.UnsentError](err)
 	switch {
 	case denied && refusal.Publish:

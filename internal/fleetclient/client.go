@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -157,7 +157,7 @@ type Client struct {
 	// Backoff is the pause before the second try, MaxBackoff the longest.
 	Backoff, MaxBackoff time.Duration
 	// Refusals receives the server's permission errors on the connection.
-	Refusals *permissions.Watch
+	Refusals *access.Watch
 	// Translate turns the daemon's own error into one for the caller's users.
 	Translate func(*schema.ServiceError) error
 }

@@ -8,10 +8,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/inbox"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -59,7 +59,7 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 	}
 	return &remote{Reader: reader, service: &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
-		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
+		Refusals: access.WatchOf(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
 	}, keys: keys, cfg: cfg}, nil
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -75,7 +74,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if e, ok := permissions.From(err); ok {
+			if e, ok := access.RefusalIn(err); ok {
 				a.Refuse(e) // no other code receives this error
 			}
 		}),

@@ -18,7 +18,6 @@ import (
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -162,8 +161,8 @@ func Explain(ctx context.Context, err error) *Error {
 	if f, ok := errors.AsType[*Error](err); ok {
 		return f
 	}
-	if e, ok := errors.AsType[*permissions.Error](err); ok {
-		return &Error{Code: Refused, What: e.What(), Hint: deniedHint(e), Err: err}
+	if e, ok := errors.AsType[*access.Refusal](err); ok {
+		return &Error{Code: Refused, What: e.What(), Hint: e.Hint(), Err: err}
 	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return &Error{Code: Interrupted, What: "interrupted", Err: err}
@@ -260,19 +259,6 @@ func explainConnection(err error) *Error {
 		return &Error{Code: Unavailable, Hint: "check the address and that the server runs; a local one: waymark serve"}
 	}
 	return nil
-}
-
-// deniedHint names the roles that have the missing permission.
-func deniedHint(e *permissions.Error) string {
-	var roles []string
-	for _, role := range access.May(e.Publish, e.Subject) {
-		roles = append(roles, string(role))
-	}
-	if len(roles) == 0 {
-		return e.Hint()
-	}
-	return "use credentials of this fleet for one of these roles: " + strings.Join(roles, ", ") +
-		" (waymark fleet add wrote a NATS context for each); docs/security.md has the permissions of each role"
 }
 
 // ExplainService explains the daemon's errors.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -112,29 +111,4 @@ func TestHint_ForeignText_NotSearchedForCommands(t *testing.T) {
 			require.NotContains(t, strings.ReplaceAll(f.Advice(p), "waymark --nats a ", ""), "waymark ", "%v", s.err)
 		}
 	}
-}
-
-func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
-	t.Parallel()
-	for verb, want := range map[string]string{
-		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "one of these roles: operator",
-	} {
-		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
-	}
-	names := schema.NamesOf("f_2", 3)
-	for subject, want := range map[string]string{
-		"$JS.API.STREAM.SNAPSHOT." + names.EventStream():              "one of these roles: daemon ", // backup
-		"$JS.waymark.API.STREAM.SNAPSHOT.KV_" + names.SegmentBucket(): "one of these roles: daemon ",
-		"$JS.API.STREAM.SNAPSHOT.OBJ_" + schema.BlobBucket("f_2"):     "one of these roles: daemon ",
-		"$JS.API.STREAM.INFO." + names.EventStream():                  "observer, executor, operator, daemon ",
-		"$JS.API.STREAM.MSG.GET." + schema.DeadLetterStream("f_2"):    "operator, daemon ",
-		"$JS.waymark.API.STREAM.MSG.GET.KV_" + schema.FleetBucket:     "observer, executor, operator",
-		"waymark.refused.events.f_2.3._barrier":                       "one of these roles: daemon ", // backup
-		names.EventSubject("r1"):                                      "executor, operator",          // start
-	} {
-		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: subject}), want, subject)
-	}
-	require.Contains(t, deniedHint(&permissions.Error{Subject: schema.NoticeSubject("f_2", "worker")}), "one of these roles: executor, operator ", "start subscribes to notices")
-	require.Contains(t, deniedHint(&permissions.Error{Subject: "waymark.checkpoints.f_2.*.*"}), "observer, operator")
-	require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
 }

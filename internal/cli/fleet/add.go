@@ -17,7 +17,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -155,7 +154,7 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 		c.change(&config)
 		err = kvstore.Provision(ctx, js, config)
 	}
-	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && files != nil {
+	if refused, ok := errors.AsType[*access.Refusal](context.Cause(ctx)); ok && files != nil {
 		return &failure.Error{
 			Code: failure.Refused, Err: refused,
 			What: "the servers' permissions for fleet " + c.Name + " differ from its files: " + refused.What(),

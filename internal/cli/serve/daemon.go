@@ -27,7 +27,6 @@ import (
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/webhook"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -56,7 +55,7 @@ type daemon struct {
 }
 
 // refused handles permission errors of the server.
-func (d *daemon) refused(e *permissions.Error) {
+func (d *daemon) refused(e *access.Refusal) {
 	if refuse := d.refuse.Load(); refuse != nil {
 		(*refuse)(e)
 	}
@@ -215,7 +214,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("reconnected") }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			event := log.Warn().Err(err)
-			if e, ok := permissions.From(err); ok {
+			if e, ok := access.RefusalIn(err); ok {
 				event = event.Str("hint", e.Hint())
 				d.refused(e)
 			}

@@ -9,11 +9,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/jsapi"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -21,7 +21,7 @@ import (
 type Sender struct {
 	Conn *nats.Conn
 	// Refusals receives the connection's permission errors.
-	Refusals *permissions.Watch
+	Refusals *access.Watch
 	// TryTimeout bounds the wait for one answer.
 	TryTimeout time.Duration
 	// Hook is called instead of an append, in tests of agents; nil for none. See [send.Hooks].

@@ -1,9 +1,10 @@
-package permissions
+package access
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,8 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Error is a refusal by the server.
-type Error struct {
+// Refusal is a server's refusal of a publish or a subscription, as the error of the call that caused it. The server
+// reports it on the connection only, and the caller would wait for an answer until its deadline.
+type Refusal struct {
 	// Publish: a message was refused; else a subscription.
 	Publish bool
 	// Subject of the refusal.
@@ -21,10 +23,10 @@ type Error struct {
 }
 
 // Error names the refused action, and the next step.
-func (e *Error) Error() string { return e.What() + ": " + e.Hint() }
+func (e *Refusal) Error() string { return e.What() + ": " + e.Hint() }
 
 // What is the refused action.
-func (e *Error) What() string {
+func (e *Refusal) What() string {
 	what := "subscribe to"
 	if e.Publish {
 		what = "publish to"
@@ -33,24 +35,47 @@ func (e *Error) What() string {
 }
 
 // Hint is the next step.
-func (e *Error) Hint() string {
+func (e *Refusal) Hint() string {
 	if !e.Publish && strings.HasPrefix(e.Subject, "_INBOX") {
 		return "connect with the inbox prefix of the user's role, such as nats.CustomInboxPrefix(\"_INBOX_executor\") or --inbox-prefix, " +
 			"or with the nats context that waymark fleet add wrote"
 	}
+	if roles := e.roles(); len(roles) > 0 {
+		return "use credentials of this fleet for one of these roles: " + strings.Join(roles, ", ") +
+			" (waymark fleet add wrote a NATS context for each); docs/security.md has the permissions of each role"
+	}
 	return "use the credentials of the fleet and of a role that may; docs/security.md says which may what"
 }
 
+// roles are those that may publish to the subject, the least powerful first; nil if its words do not tell.
+func (e *Refusal) roles() (names []string) {
+	word, _, _ := strings.Cut(strings.TrimPrefix(e.Subject, "waymark."), ".")
+	var roles []Role
+	switch {
+	case !e.Publish:
+	case strings.Contains(e.Subject, ".STREAM.SNAPSHOT."), strings.Contains(e.Subject, ".STREAM.RESTORE."), word == "refused":
+		roles = []Role{Daemon}
+	case word == "events":
+		roles = []Role{Executor, Operator}
+	case slices.Contains(slices.Concat(readingVerbs, workingVerbs, decidingVerbs), word):
+		roles = verbRoles(word)
+	}
+	for _, role := range roles {
+		names = append(names, string(role))
+	}
+	return names
+}
+
 // Of reports whether a request on subject with an answer below inbox was refused, or its answer.
-func (e *Error) Of(subject, inbox string) bool {
+func (e *Refusal) Of(subject, inbox string) bool {
 	return e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox)
 }
 
 // Unwrap is nats.go's error.
-func (e *Error) Unwrap() error { return e.err }
+func (e *Refusal) Unwrap() error { return e.err }
 
-// From returns the refusal in an asynchronous error of a connection.
-func From(err error) (*Error, bool) {
+// RefusalIn returns the refusal in an asynchronous error of a connection.
+func RefusalIn(err error) (*Refusal, bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil, false
 	}
@@ -69,13 +94,14 @@ func From(err error) (*Error, bool) {
 			if plain, err := strconv.Unquote(`"` + subject + `"`); err == nil {
 				subject = plain
 			}
-			return &Error{Publish: of.publish, Subject: subject, err: err}, true
+			return &Refusal{Publish: of.publish, Subject: subject, err: err}, true
 		}
 	}
 	return nil, false
 }
 
-// Watch receives the refusals on one connection.
+// Watch receives the refusals on one connection. Nothing is kept: a refusal without a waiting caller is dropped, so that
+// new permissions count at once.
 type Watch struct {
 	mu   sync.Mutex
 	tail *node
@@ -84,19 +110,19 @@ type Watch struct {
 // node is one refusal, or the place for the next.
 type node struct {
 	filled chan struct{}
-	err    *Error
+	err    *Refusal
 	next   *node
 }
 
 func newNode() *node { return &node{filled: make(chan struct{})} }
 
-// New returns a watch, which receives nothing until its handler is set on a connection.
-func New() *Watch { return &Watch{tail: newNode()} }
+// NewWatch returns a watch, which receives nothing until its handler is set on a connection.
+func NewWatch() *Watch { return &Watch{tail: newNode()} }
 
 // Handler is a connection's error handler, which also calls before; nil for none.
 func (w *Watch) Handler(before nats.ErrHandler) nats.ErrHandler {
 	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
-		if e, ok := From(err); ok {
+		if e, ok := RefusalIn(err); ok {
 			w.hear(e)
 		}
 		if before != nil {
@@ -105,7 +131,7 @@ func (w *Watch) Handler(before nats.ErrHandler) nats.ErrHandler {
 	}
 }
 
-func (w *Watch) hear(e *Error) {
+func (w *Watch) hear(e *Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.tail
@@ -128,7 +154,7 @@ func (w *Watch) Tail() Tail {
 func (t *Tail) Heard() <-chan struct{} { return t.at.filled }
 
 // Take returns the next refusal, after Heard was closed.
-func (t *Tail) Take() *Error {
+func (t *Tail) Take() *Refusal {
 	<-t.at.filled
 	e := t.at.err
 	t.at = t.at.next
@@ -162,7 +188,7 @@ func (w *Watch) Context(ctx context.Context, about string) (context.Context, fun
 
 // Cause adds the refusal that ended a context of [Watch.Context] to a call's error.
 func Cause(ctx context.Context, err error) error {
-	if e, ok := errors.AsType[*Error](context.Cause(ctx)); ok && err != nil {
+	if e, ok := errors.AsType[*Refusal](context.Cause(ctx)); ok && err != nil {
 		return e
 	}
 	return err
@@ -174,8 +200,8 @@ var watches = struct {
 	of map[*nats.Conn]*Watch
 }{of: make(map[*nats.Conn]*Watch)}
 
-// Of returns the watch of a connection that was made without one. Its error handler, if any, is still called.
-func Of(nc *nats.Conn) *Watch {
+// WatchOf returns the watch of a connection that was made without one. Its error handler, if any, is still called.
+func WatchOf(nc *nats.Conn) *Watch {
 	watches.Lock()
 	defer watches.Unlock()
 	for other := range watches.of {
@@ -185,7 +211,7 @@ func Of(nc *nats.Conn) *Watch {
 	}
 	w := watches.of[nc]
 	if w == nil {
-		w = New()
+		w = NewWatch()
 		watches.of[nc] = w
 		nc.SetErrorHandler(w.Handler(nc.ErrorHandler()))
 	}

@@ -1,4 +1,4 @@
-package permissions_test
+package access_test
 
 import (
 	"context"
@@ -12,11 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/schema"
 )
-
-func TestMain(m *testing.M) { natstest.Main(m) }
 
 // narrow starts a server whose only user may publish to a and subscribe to b.
 func narrow(t *testing.T) string {
@@ -45,7 +43,7 @@ func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-func take(t *testing.T, tail *permissions.Tail) *permissions.Error {
+func take(t *testing.T, tail *access.Tail) *access.Refusal {
 	t.Helper()
 	select {
 	case <-tail.Heard():
@@ -58,7 +56,7 @@ func take(t *testing.T, tail *permissions.Tail) *permissions.Error {
 
 func TestWatch_Refusal_Named(t *testing.T) {
 	t.Parallel()
-	w := permissions.New()
+	w := access.NewWatch()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)))
 	tail := w.Tail()
 	require.NoError(t, nc.Publish("a", nil))
@@ -84,13 +82,13 @@ func TestWatch_Refusal_Named(t *testing.T) {
 
 func TestWatch_LibraryCall_EndsWithRefusal(t *testing.T) {
 	t.Parallel()
-	w := permissions.New()
+	w := access.NewWatch()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)), nats.CustomInboxPrefix("b"))
 	ctx, done := w.Context(t.Context(), "c.")
 	defer done()
 	<-ctxAfter(ctx, func() { _ = nc.Publish("other", nil); _ = nc.Publish("c.1", nil) })
-	refusal := permissions.Cause(ctx, ctx.Err())
-	var e *permissions.Error
+	refusal := access.Cause(ctx, ctx.Err())
+	var e *access.Refusal
 	require.ErrorAs(t, refusal, &e)
 	require.Equal(t, "c.1", e.Subject)
 }
@@ -104,8 +102,8 @@ func TestWatch_OwnHandler_StillCalled(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32
 	nc := connect(t, narrow(t), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { calls.Add(1) }))
-	w := permissions.Of(nc)
-	require.Same(t, w, permissions.Of(nc), "one connection has one watch")
+	w := access.WatchOf(nc)
+	require.Same(t, w, access.WatchOf(nc), "one connection has one watch")
 	tail := w.Tail()
 	require.NoError(t, nc.Publish("c", nil))
 	require.Equal(t, "c", take(t, &tail).Subject)
@@ -115,7 +113,25 @@ func TestWatch_OwnHandler_StillCalled(t *testing.T) {
 func TestWatch_OtherErrors_NotRefusals(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, nats.ErrSlowConsumer, nats.ErrAuthorization} {
-		_, ok := permissions.From(err)
+		_, ok := access.RefusalIn(err)
 		require.False(t, ok, "%v", err)
+	}
+}
+
+func TestRefusal_Hint_NamesTheRolesThatMay(t *testing.T) {
+	t.Parallel()
+	names := schema.NamesOf("f_2", 3)
+	for subject, want := range map[string]string{
+		schema.ServiceSubject(schema.VerbGet, "f", "r"):               "one of these roles: observer, executor, operator ",
+		schema.ServiceSubject(schema.VerbRecover, "f", "r"):           "one of these roles: executor, operator ",
+		schema.ServiceSubject(schema.VerbSettle, "f", "r"):            "one of these roles: operator ",
+		"$JS.API.STREAM.SNAPSHOT." + names.EventStream():              "one of these roles: daemon ", // backup
+		"$JS.waymark.API.STREAM.SNAPSHOT.KV_" + names.SegmentBucket(): "one of these roles: daemon ",
+		"waymark.refused.events.f_2.3._barrier":                       "one of these roles: daemon ", // backup
+		names.EventSubject("r1"):                                      "one of these roles: executor, operator ",
+		"waymark.checkpoints.f_2.3.r1":                                "a role that may; docs/security.md",
+		"elsewhere":                                                   "a role that may; docs/security.md",
+	} {
+		require.ErrorContains(t, &access.Refusal{Publish: true, Subject: subject}, want, subject)
 	}
 }
