@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // server is the server from the configuration, or else the one that the waymark commands of this user find.
@@ -16,7 +15,7 @@ func server(ctx context.Context, url string) (natsconn.Target, error) {
 		target, err := natsconn.To(url, "the URL of the configuration")
 		return target, connectError(err, target)
 	}
-	dir, noDir := statedir.Default(os.Getenv)
+	dir, noDir := natsconn.StateDir(os.Getenv)
 	target, err := natsconn.Config{Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
 	if noDir != nil && errors.Is(err, natsconn.ErrNoServer) {
 		err = fmt.Errorf("%w: %w", err, noDir)
@@ -34,7 +33,7 @@ func connectError(err error, target natsconn.Target) error {
 		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or URL in the configuration", ErrUnavailable, err)
 	case errors.Is(err, natsconn.ErrUnknownContext):
 		return fmt.Errorf("%w: %w; %s", ErrConfig, err, contextStep())
-	case errors.Is(err, statedir.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
+	case errors.Is(err, natsconn.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
 		return fmt.Errorf("%w: %w", ErrConfig, err) // the text has the next step
 	case errors.Is(err, natsconn.ErrSettings):
 		return fmt.Errorf("%w: %w; correct it, or unset it", ErrConfig, err)

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -94,7 +93,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 		not    string
 	}{
 		"nowhere": {
-			is:   []error{publisher.ErrUnavailable, statedir.ErrNotRunning},
+			is:   []error{publisher.ErrUnavailable, natsconn.ErrNotRunning},
 			says: []string{`"waymark serve"`, "NATS_URL", "NATS_CONTEXT", "URL in the configuration"},
 		},
 		"no home directory": {

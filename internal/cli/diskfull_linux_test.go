@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 
@@ -80,7 +80,7 @@ func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
 		require.Zero(t, code, text)
 	}()
 	url := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)[1]
-	end, err := statedir.Discover(t.Context(), state)
+	end, err := natsconn.Discover(t.Context(), state)
 	require.NoError(t, err)
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -48,7 +48,7 @@ func scriptFill(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), fillLimit)
 	defer cancel()
-	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
+	end, err := natsconn.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
 		err = fill(ctx, end, args[0], size)
 	}
@@ -63,7 +63,7 @@ func scriptFill(ts *testscript.TestScript, neg bool, args []string) {
 // fillLimit bounds the run of a script.
 const fillLimit = 5 * time.Minute
 
-func fill(ctx context.Context, end statedir.Endpoint, id string, size int) (err error) {
+func fill(ctx context.Context, end natsconn.Endpoint, id string, size int) (err error) {
 	nc, err := end.Connect(nats.ReconnectBufSize(-1))
 	if err != nil {
 		return err

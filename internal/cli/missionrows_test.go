@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -216,7 +216,7 @@ func (m *mission) writes(name, text string) {
 // throttled has a run worked on under the daemon that puts few checkpoints.
 func (m *mission) throttled() {
 	m.t.Helper()
-	end, err := statedir.Discover(m.t.Context(), filepath.Join(m.dir, "slow"))
+	end, err := natsconn.Discover(m.t.Context(), filepath.Join(m.dir, "slow"))
 	require.NoError(m.t, err)
 	nc, err := end.Connect(nats.ReconnectBufSize(-1))
 	require.NoError(m.t, err)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 // commandPages are the pages whose commands are run in their order, with the ids of the runs that the fleet has before the first one.
@@ -121,7 +121,7 @@ func (w pageWorld) write(t *testing.T, run string) {
 	t.Helper()
 	events, err := parseScriptEvents(pageRun)
 	require.NoError(t, err)
-	end, err := statedir.Discover(t.Context(), filepath.Join(w.dir, "state"))
+	end, err := natsconn.Discover(t.Context(), filepath.Join(w.dir, "state"))
 	require.NoError(t, err)
 	require.NoError(t, publishEvents(t.Context(), end, run, events))
 }

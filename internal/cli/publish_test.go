@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -27,7 +27,7 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
+	end, err := natsconn.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
 		err = publishRun(ctx, end, args[0], args[1] == "open")
 	}
@@ -36,7 +36,7 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func publishRun(ctx context.Context, end statedir.Endpoint, run string, open bool) (err error) {
+func publishRun(ctx context.Context, end natsconn.Endpoint, run string, open bool) (err error) {
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
@@ -100,7 +100,7 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		ts.Fatalf("%s: %v", args[1], err)
 	}
-	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
+	end, err := natsconn.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
 		err = publishEvents(ctx, end, args[0], events)
 	}
@@ -151,7 +151,7 @@ func parseScriptEvent(line string) (scriptEvent, error) {
 	return scriptEvent{data: data, turn: int32(n), lost: lost}, nil //nolint:gosec // a test's own number
 }
 
-func publishEvents(ctx context.Context, end statedir.Endpoint, run string, events []scriptEvent) (err error) {
+func publishEvents(ctx context.Context, end natsconn.Endpoint, run string, events []scriptEvent) (err error) {
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {

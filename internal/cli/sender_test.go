@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -358,7 +358,7 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 		return out.String()
 	}
 	requireHas(t, ask("fleet"), "claimed by senders")
-	end, err := statedir.Discover(t.Context(), dir)
+	end, err := natsconn.Discover(t.Context(), dir)
 	require.NoError(t, err)
 	require.NoError(t, publishRun(t.Context(), end, "r1", true))
 	forged := schema.ProvenBy("operator", "UCZLBXUNBYTDIN5WDQGCNSUXCNGIJF3AUARKKJ7C57RT7U5ITBFWDTKJ")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/serve"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -35,7 +35,7 @@ func startServe(t *testing.T, args ...string) (*nats.Conn, serve.Ready) {
 	})
 	var r serve.Ready
 	require.NoError(t, json.Unmarshal([]byte(line), &r))
-	end, err := statedir.Discover(t.Context(), dir)
+	end, err := natsconn.Discover(t.Context(), dir)
 	require.NoError(t, err)
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))

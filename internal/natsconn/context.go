@@ -9,12 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/go-json-experiment/json"
 )
-
-// maxContextFile bounds the size of a context file.
-const maxContextFile = 1 << 20
 
 // configDir is where the NATS tools keep their contexts: the same on every system.
 func configDir(getenv func(string) string) (string, error) {
@@ -93,22 +88,9 @@ func selectedContext(getenv func(string) string) string {
 
 // contextURL is the address in a context file, for messages.
 func contextURL(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
+	var content ContextFile
+	if err := ReadState(path, &content); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
-	}
-	if info.Size() > maxContextFile {
-		return "", fmt.Errorf("%w %s has %d bytes: it is no context file", ErrUnknownContext, path, info.Size())
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
-	}
-	var content struct {
-		URL string `json:"url"`
-	}
-	if err := json.Unmarshal(b, &content); err != nil {
-		return "", fmt.Errorf("%w %s does not parse: %w", ErrUnknownContext, path, err)
 	}
 	return content.URL, nil
 }

@@ -13,8 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
-
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // connectTimeout bounds the connection to one address.
@@ -68,11 +66,11 @@ func (c Config) Resolve(ctx context.Context) (Target, error) {
 	}
 	missing := ErrNoServer
 	if c.StateDir != "" {
-		end, err := statedir.Discover(ctx, c.StateDir)
+		end, err := Discover(ctx, c.StateDir)
 		switch {
 		case err == nil:
 			return c.local(end)
-		case !errors.Is(err, statedir.ErrNotRunning):
+		case !errors.Is(err, ErrNotRunning):
 			return Target{}, err
 		}
 		missing = fmt.Errorf("%w: %w", ErrNoServer, err)
@@ -85,7 +83,7 @@ func (c Config) Resolve(ctx context.Context) (Target, error) {
 	return Target{}, missing
 }
 
-func (c Config) local(end statedir.Endpoint) (Target, error) {
+func (c Config) local(end Endpoint) (Target, error) {
 	if err := c.Flags.validate(OriginFlag); err != nil {
 		return Target{}, err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -203,7 +202,7 @@ func TestConnect_NothingRunning_NamesDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := newWorld(t).resolve(t, natsconn.Settings{}, dir)
-	require.ErrorIs(t, err, statedir.ErrNotRunning)
+	require.ErrorIs(t, err, natsconn.ErrNotRunning)
 	require.ErrorContains(t, err, dir)
 }
 

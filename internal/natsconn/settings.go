@@ -15,27 +15,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Settings name a server and the credentials for it. Empty fields are not set.
+// Settings name a server and the credentials for it, as flags in the tags of kong. Empty fields are not set.
 type Settings struct {
-	// URL is one address or several, separated by commas.
-	URL string
-	// Context is the name of a NATS context, or the path of a context file.
-	Context string
-	// Creds is the path of a credentials file (JWT and seed).
-	Creds string
-	// User and Password of plain authentication. User alone with no Password is allowed.
-	User     string
-	Password string
-	// NKey is the path of a file with an NKey seed.
-	NKey string
-	// Token of token authentication.
-	Token string
-	// CA, Cert and Key are paths of PEM files for TLS.
-	CA   string
-	Cert string
-	Key  string
+	URL      string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."` // or several, separated by commas
+	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
+	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."` // JWT and seed
+	User     string `placeholder:"NAME" help:"User (NATS_USER)."`              // without a password is allowed
+	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
+	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
+	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
+	CA       string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
+	Cert     string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
+	Key      string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
 	// InboxPrefix begins the subjects of answers to this user, if the server permits no others.
-	InboxPrefix string
+	InboxPrefix string `placeholder:"TEXT" help:"Inbox prefix, such as _INBOX_operator, if the context has none (NATS_INBOX_PREFIX)."`
 }
 
 // field is one setting with its name on the command line and in the environment.

@@ -3,7 +3,7 @@
 //
 // # What it owns
 //
-// The running server, and the state directory while it runs; package statedir lists its files.
+// The running server, and the state directory while it runs; package natsconn lists its files.
 //
 // # What it promises
 //

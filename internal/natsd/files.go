@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/durable"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 // Only the owner of the state directory reads its files and enters its directories.
@@ -22,20 +22,20 @@ const (
 )
 
 // createDirs makes the directories.
-func createDirs(l statedir.Layout) error {
+func createDirs(l natsconn.Layout) error {
 	if err := os.MkdirAll(l.Root, dirMode); err != nil {
-		return fmt.Errorf("%w: %w: set another directory with WAYMARK_STATE_DIR", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w: set another directory with WAYMARK_STATE_DIR", natsconn.ErrUnusable, err)
 	}
 	if err := l.Check(); err != nil {
 		return err
 	}
 	for _, dir := range []string{filepath.Dir(l.Store()), l.Store()} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
-			return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+			return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 		}
 		// MkdirAll does not change an existing directory's mode.
 		if err := os.Chmod(dir, dirMode); err != nil {
-			return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+			return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 		}
 	}
 	return nil
@@ -52,7 +52,7 @@ func writeJSON(path string, value any) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func removeFile(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 	}
 	return durable.SyncDir(filepath.Dir(path))
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 // identity is the data that stays the same over restarts: clients keep their credentials and their address.
@@ -17,9 +17,9 @@ type identity struct {
 	Port       int    `json:"port"` // of the last start; 0 before the first
 }
 
-func loadIdentity(l statedir.Layout) (identity, error) {
+func loadIdentity(l natsconn.Layout) (identity, error) {
 	var id identity
-	err := statedir.ReadJSON(l.Identity(), &id)
+	err := natsconn.ReadState(l.Identity(), &id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Letters and digits only: in "--password TEXT" a text that begins with a dash would be read as a flag, and
@@ -30,7 +30,7 @@ func loadIdentity(l statedir.Layout) (identity, error) {
 		return identity{}, err
 	case id.ServerName == "" || id.User == "" || id.Password == "" || id.Port < 0 || id.Port > 65535:
 		return identity{}, fmt.Errorf("%w: %s lacks a server name, user or password, or has a bad port: remove it, and new credentials are made",
-			statedir.ErrUnusable, l.Identity())
+			natsconn.ErrUnusable, l.Identity())
 	}
 	return id, nil
 }

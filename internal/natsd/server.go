@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 // host is the only address the embedded server listens on, as it has no TLS.
@@ -27,12 +27,12 @@ const host = "127.0.0.1"
 // Server is a running embedded server. Its methods may be called from any goroutine.
 type Server struct {
 	cfg    Config
-	layout statedir.Layout
+	layout natsconn.Layout
 	log    *serverLog
 	lock   *flock.Flock
 	nats   *server.Server
 	id     identity
-	end    statedir.Endpoint
+	end    natsconn.Endpoint
 	// storeSecret is the result of secret.
 	storeSecret string
 
@@ -49,7 +49,7 @@ type Server struct {
 // start only. A long start is recovering a large store; ending it early waits for that recovery within
 // Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+// It returns ErrInvalidConfig, natsconn.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose, out: make(chan struct{})},
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	if s.layout, err = statedir.Of(cfg.StateDir); err != nil {
+	if s.layout, err = natsconn.LayoutOf(cfg.StateDir); err != nil {
 		return nil, err
 	}
 	defer func() { err = noRoom(s.layout.Root, err) }()
@@ -114,7 +114,7 @@ func (s *Server) abort() error {
 
 // InUse returns a LockedError if another process uses the state directory, else nil.
 func InUse(stateDir string) error {
-	l, err := statedir.Of(stateDir)
+	l, err := natsconn.LayoutOf(stateDir)
 	if err != nil {
 		return err
 	}
@@ -133,14 +133,14 @@ func (s *Server) acquire() error {
 	s.lock = flock.New(s.layout.Lock(), flock.SetPermissions(fileMode))
 	ok, err := s.lock.TryLock()
 	if err != nil {
-		return fmt.Errorf("%w: locking %s: %w", statedir.ErrUnusable, s.layout.Lock(), err)
+		return fmt.Errorf("%w: locking %s: %w", natsconn.ErrUnusable, s.layout.Lock(), err)
 	}
 	if ok {
 		return nil
 	}
 	locked := &LockedError{Dir: s.layout.Root}
-	var holder statedir.Marker
-	if statedir.ReadJSON(s.layout.Running(), &holder) == nil { // without it the message only has less detail
+	var holder natsconn.Marker
+	if natsconn.ReadState(s.layout.Running(), &holder) == nil { // without it the message only has less detail
 		locked.PID, locked.Started = holder.PID, holder.Started
 	}
 	return errors.Join(locked, s.lock.Close())
@@ -148,22 +148,22 @@ func (s *Server) acquire() error {
 
 // mark records an unclean stop of the previous process, then that this one runs.
 func (s *Server) mark() error {
-	var before statedir.Marker
-	switch err := statedir.ReadJSON(s.layout.Running(), &before); {
-	case err == nil || errors.Is(err, statedir.ErrUnusable): // an unreadable marker was cut short: unclean as well
+	var before natsconn.Marker
+	switch err := natsconn.ReadState(s.layout.Running(), &before); {
+	case err == nil || errors.Is(err, natsconn.ErrUnusable): // an unreadable marker was cut short: unclean as well
 		if err := writeJSON(s.layout.Unclean(), before); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 	}
 	_, err := os.Stat(s.layout.Unclean())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 	}
 	s.unclean.Store(err == nil)
 	s.marked = true
-	return writeJSON(s.layout.Running(), statedir.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
+	return writeJSON(s.layout.Running(), natsconn.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
 }
 
 // choosePort tries the port before the server opens its store: the server would first recover every stream and then
@@ -290,7 +290,7 @@ func (s *Server) run(ctx context.Context, port int) error {
 
 // publish writes the files that clients need to find the server.
 func (s *Server) publish() error {
-	s.end = statedir.Endpoint{
+	s.end = natsconn.Endpoint{
 		URL:      s.nats.ClientURL(),
 		Context:  s.layout.Context(),
 		PID:      os.Getpid(),
@@ -303,7 +303,7 @@ func (s *Server) publish() error {
 			return err
 		}
 	}
-	natsContext := statedir.ContextFile{
+	natsContext := natsconn.ContextFile{
 		Description: "Waymark's embedded server in " + s.layout.Root,
 		URL:         s.end.URL,
 		User:        s.id.User,
@@ -338,7 +338,7 @@ func (s *Server) close() error {
 	// be removed once they are on disk too.
 	if s.cfg.Sync == SyncAlways {
 		if err := syncTree(s.layout.Store()); err != nil {
-			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", statedir.ErrUnusable, s.layout.Store(), err), s.lock.Unlock())
+			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", natsconn.ErrUnusable, s.layout.Store(), err), s.lock.Unlock())
 		}
 	}
 	return errors.Join(found, removeFile(s.layout.Running()), s.lock.Unlock())
@@ -406,7 +406,7 @@ func (s *Server) ClearUnclean() error {
 }
 
 // Endpoint is how clients on this machine reach the server.
-func (s *Server) Endpoint() statedir.Endpoint { return s.end }
+func (s *Server) Endpoint() natsconn.Endpoint { return s.end }
 
 // URL is the address clients connect to, without credentials.
 func (s *Server) URL() string { return s.end.URL }

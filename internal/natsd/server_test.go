@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // start starts a server and closes it with the test; a test may close it earlier.
@@ -171,7 +171,7 @@ func TestStart_WorldWritableDirectory_Refused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o777))
 	_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
-	require.ErrorIs(t, err, statedir.ErrUnusable)
+	require.ErrorIs(t, err, natsconn.ErrUnusable)
 	require.ErrorContains(t, err, "chmod o-w "+dir)
 }
 
@@ -300,8 +300,8 @@ func TestClose_Repeated_Safe(t *testing.T) {
 	}
 	require.NoError(t, s.WaitForShutdown(t.Context()))
 	require.ErrorIs(t, s.Healthy(t.Context()), natsd.ErrUnhealthy)
-	_, err := statedir.Discover(t.Context(), s.StateDir())
-	require.ErrorIs(t, err, statedir.ErrNotRunning)
+	_, err := natsconn.Discover(t.Context(), s.StateDir())
+	require.ErrorIs(t, err, natsconn.ErrNotRunning)
 }
 
 // A client behind a partition keeps its subscriptions, and receives requests that others would answer, until the
@@ -377,7 +377,7 @@ func TestStateFiles_Unparsable_Named(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 			_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
-			require.ErrorIs(t, err, statedir.ErrUnusable)
+			require.ErrorIs(t, err, natsconn.ErrUnusable)
 			require.ErrorContains(t, err, path)
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/waymarkio/waymark/internal/encryption"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 // storeKey is a file of the state directory: the store's own key, encrypted with a given key. The store's key never
@@ -32,7 +32,7 @@ const wrapPurpose = "waymark store key"
 func (s *Server) secret() (string, error) {
 	path, keys := s.layout.StoreKey(), s.cfg.StoreKeys
 	var stored storeKey
-	err := statedir.ReadJSON(path, &stored)
+	err := natsconn.ReadState(path, &stored)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return s.newSecret(path)
@@ -94,7 +94,7 @@ func (s *Server) wrap(path string, inner []byte) error {
 		return fmt.Errorf("%w: key %s: %w", ErrStoreKey, id, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", natsconn.ErrUnusable, err)
 	}
 	return writeJSON(path, storeKey{KeyID: id, Wrapped: wrapped})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -38,20 +37,20 @@ type App struct {
 
 // Flags are the flags of every command. A flag that is not given is read from the variable in its tag environ.
 type Flags struct {
-	StateDir     string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user)."`
-	Conn         natsconn.Flags `embed:"" group:"server"`
-	Fleet        string         `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	StoreKeyFile string         `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"Key file of the local server's encrypted store, in the format of --key-file (WAYMARK_STORE_KEY_FILE)."`
-	KeyFile      string         `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"Keys of encrypted content, one per line: id, and 32 bytes in base64. The first one encrypts (WAYMARK_KEY_FILE)."`
-	Timeout      time.Duration  `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
-	JSON         bool           `name:"json" group:"output" help:"Print JSON, for programs."`
-	Quiet        bool           `short:"q" group:"output" help:"Print no progress and no summary."`
+	StateDir     string            `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user)."`
+	Conn         natsconn.Settings `embed:"" group:"server"`
+	Fleet        string            `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	StoreKeyFile string            `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"Key file of the local server's encrypted store, in the format of --key-file (WAYMARK_STORE_KEY_FILE)."`
+	KeyFile      string            `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"Keys of encrypted content, one per line: id, and 32 bytes in base64. The first one encrypts (WAYMARK_KEY_FILE)."`
+	Timeout      time.Duration     `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON         bool              `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet        bool              `short:"q" group:"output" help:"Print no progress and no summary."`
 }
 
 // LocalKey is the key from --nkey or --creds for a server that this program starts itself: the public key in the form
 // of the server's configuration, and the option with which a connection authenticates. Both are nil without a key.
 func (a *App) LocalKey() ([]string, nats.Option, error) {
-	public, option, err := a.Conn.Settings().KeyOption()
+	public, option, err := a.Conn.KeyOption()
 	if err != nil || option == nil {
 		return nil, nil, err
 	}
@@ -60,7 +59,7 @@ func (a *App) LocalKey() ([]string, nats.Option, error) {
 
 // StateDirectory is the state directory in use.
 func (a *App) StateDirectory() (string, error) {
-	return statedir.Default(func(name string) string {
+	return natsconn.StateDir(func(name string) string {
 		if name == "WAYMARK_STATE_DIR" && a.StateDir != "" {
 			return a.StateDir
 		}
@@ -84,7 +83,7 @@ func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	if c.StateDir != "" && c.StateDir != getenv("WAYMARK_STATE_DIR") {
 		flag("--state-dir", c.StateDir)
 	}
-	for name, value := range c.Conn.Settings().Flags() {
+	for name, value := range c.Conn.Flags() {
 		flag(name, value)
 	}
 	// Show the fleet unless it is the usual one, so that the reader of a command sees which fleet it is about.

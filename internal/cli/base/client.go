@@ -58,7 +58,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 	if err != nil {
 		return nil, err
 	}
-	config := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}
+	config := natsconn.Config{Flags: a.Conn, Getenv: a.Getenv}
 	stateDir, stateErr := a.StateDirectory()
 	config.StateDir = stateDir
 	target, err := config.Resolve(ctx)

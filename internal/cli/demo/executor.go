@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -121,7 +121,7 @@ func (c ExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 
 // connect connects to the demonstration's server, and waits for it while it is away.
 func connect(ctx context.Context, a *base.App, dir, executor string) (*publisher.Fleet, error) {
-	end, err := statedir.Discover(ctx, dir)
+	end, err := natsconn.Discover(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -204,7 +203,7 @@ const (
 )
 
 func explainServer(err error) *Error {
-	var down *statedir.NotRunningError
+	var down *natsconn.NotRunningError
 	var locked *natsd.LockedError
 	var full *natsd.DiskFullError
 	switch {
@@ -232,7 +231,7 @@ func explainServer(err error) *Error {
 		return &Error{Code: Unavailable, Hint: MakeRoom(full.Dir, full.Total)}
 	case errors.Is(err, natsd.ErrStoreKey), errors.Is(err, encryption.ErrKeyFile):
 		return &Error{Code: Usage}
-	case errors.Is(err, statedir.ErrUnusable):
+	case errors.Is(err, natsconn.ErrUnusable):
 		return &Error{Code: General, Hint: hintStateDir}
 	case errors.Is(err, natsd.ErrInvalidConfig):
 		return &Error{Code: Usage, Hint: "see: waymark serve --help"}

@@ -109,7 +109,7 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if !c.Offline {
 		if files != nil {
-			a.Conn = natsconn.Flags{Context: done.Contexts[access.Daemon]}
+			a.Conn = natsconn.Settings{Context: done.Contexts[access.Daemon]}
 		}
 		a.Fleet = c.Name
 		if err := c.provision(ctx, a, &done, files); err != nil {

@@ -191,17 +191,17 @@ func (f *fleetFiles) user(base string, role access.Role, who string) (string, er
 // merge applies flags and environment to f.
 func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 	conn := a.Conn
-	if conn.NATS == "" {
-		conn.NATS = a.Getenv("NATS_URL")
+	if conn.URL == "" {
+		conn.URL = a.Getenv("NATS_URL")
 	}
-	if conn.TLSCA == "" {
-		conn.TLSCA = a.Getenv("NATS_CA")
+	if conn.CA == "" {
+		conn.CA = a.Getenv("NATS_CA")
 	}
-	if conn.NATS != "" {
-		f.URL = conn.NATS
+	if conn.URL != "" {
+		f.URL = conn.URL
 	}
-	if conn.TLSCA != "" {
-		ca, err := filepath.Abs(conn.TLSCA)
+	if conn.CA != "" {
+		ca, err := filepath.Abs(conn.CA)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -120,7 +119,7 @@ func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) 
 		return use(cl)
 	}
 	dir, dirErr := a.StateDirectory()
-	if !errors.Is(err, statedir.ErrNotRunning) || dirErr != nil || !statedir.Used(dir) {
+	if !errors.Is(err, natsconn.ErrNotRunning) || dirErr != nil || !natsconn.StateDirUsed(dir) {
 		return err
 	}
 	config, err := a.LocalServer(dir)

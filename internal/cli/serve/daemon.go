@@ -152,7 +152,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *closers, log zerolog.Logger) error {
 	stateDir, stateErr := a.StateDirectory()
 	if !c.Embedded {
-		target, named, err := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}.Explicit()
+		target, named, err := natsconn.Config{Flags: a.Conn, Getenv: a.Getenv}.Explicit()
 		if err != nil {
 			return err
 		}

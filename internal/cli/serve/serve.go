@@ -231,7 +231,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 
 // stateInUse reports that another daemon uses the state directory. That error is more useful than the one about its port.
 func (c Cmd) stateInUse(a *base.App) error {
-	if _, named, err := (natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}).Explicit(); err != nil || named && !c.Embedded {
+	if _, named, err := (natsconn.Config{Flags: a.Conn, Getenv: a.Getenv}).Explicit(); err != nil || named && !c.Embedded {
 		return nil //nolint:nilerr // the server named is another one
 	}
 	dir, err := a.StateDirectory()

@@ -18,7 +18,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -206,7 +205,7 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	cl, err := a.Connect(ctx)
-	var down *statedir.NotRunningError
+	var down *natsconn.NotRunningError
 	switch {
 	case err == nil:
 		err = use(cl.NATS)

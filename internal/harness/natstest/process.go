@@ -18,8 +18,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // childVariable makes a test binary a server; its value is the configuration.
@@ -199,9 +199,9 @@ func (p *Process) StateDir() string { return p.cfg.StateDir }
 func (p *Process) UncleanStart() bool { return p.ready.Unclean }
 
 // Endpoint is the endpoint that a client on this machine discovers.
-func (p *Process) Endpoint(tb testing.TB) statedir.Endpoint {
+func (p *Process) Endpoint(tb testing.TB) natsconn.Endpoint {
 	tb.Helper()
-	end, err := statedir.Discover(tb.Context(), p.StateDir())
+	end, err := natsconn.Discover(tb.Context(), p.StateDir())
 	require.NoError(tb, err)
 	return end
 }

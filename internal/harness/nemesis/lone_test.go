@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -101,7 +101,7 @@ func (w *lone) try(tb testing.TB, args ...string) (stdout []byte, stderr string,
 // conn connects as any client on this machine does.
 func (w *lone) conn(tb testing.TB) *nats.Conn {
 	tb.Helper()
-	end, err := statedir.Discover(tb.Context(), w.state())
+	end, err := natsconn.Discover(tb.Context(), w.state())
 	require.NoError(tb, err)
 	opts, err := end.Options()
 	require.NoError(tb, err)

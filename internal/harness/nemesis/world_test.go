@@ -27,8 +27,8 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/mutant"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -305,7 +305,7 @@ func (w *world) serving(i int) error {
 
 // readCredentials reads the credentials that a single server generated.
 func (w *world) readCredentials() {
-	end, err := statedir.Discover(w.tb.Context(), w.store(0))
+	end, err := natsconn.Discover(w.tb.Context(), w.store(0))
 	w.must(err)
 	opts, err := end.Options()
 	w.must(err)

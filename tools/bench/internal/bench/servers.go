@@ -11,8 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // servers are those of a world: one within this process, or one or three processes.
@@ -87,7 +87,7 @@ func (s *servers) launch(ctx context.Context, o Options, name string, role serve
 
 // readCredentials takes what a lone server made for itself.
 func (s *servers) readCredentials(ctx context.Context) error {
-	end, err := statedir.Discover(ctx, s.dirs[0])
+	end, err := natsconn.Discover(ctx, s.dirs[0])
 	if err != nil {
 		return err
 	}

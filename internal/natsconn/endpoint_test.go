@@ -1,4 +1,4 @@
-package statedir_test
+package natsconn_test
 
 import (
 	"net"
@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 func TestDiscover_RunningServer_ContextConnects(t *testing.T) {
 	t.Parallel()
 	p := natstest.StartProcess(t)
-	end, err := statedir.Discover(t.Context(), p.StateDir())
+	end, err := natsconn.Discover(t.Context(), p.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, p.URL(), end.URL)
 	require.Equal(t, p.PID(), end.PID)
@@ -36,7 +36,7 @@ func TestDiscover_NoServer_SaysWhy(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		p := natstest.StartProcess(t)
 		p.Kill9(t)
-		requireNotRunning(t, p.StateDir(), "has ended")
+		requireNotRunning(t, p.StateDir(), "does not answer")
 	})
 	t.Run("killed, and another server has its port", func(t *testing.T) {
 		p := natstest.StartProcess(t)
@@ -71,16 +71,16 @@ func TestDiscover_UnparsableFile_Named(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":`)
-	_, err := statedir.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, statedir.ErrUnusable)
+	_, err := natsconn.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, natsconn.ErrUnusable)
 	require.ErrorContains(t, err, filepath.Join(dir, "endpoint.json"))
 }
 
 func requireNotRunning(t *testing.T, dir, reason string) {
 	t.Helper()
-	_, err := statedir.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, statedir.ErrNotRunning)
-	var gone *statedir.NotRunningError
+	_, err := natsconn.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, natsconn.ErrNotRunning)
+	var gone *natsconn.NotRunningError
 	require.ErrorAs(t, err, &gone)
 	require.Equal(t, dir, gone.Dir)
 	require.ErrorContains(t, err, reason)
@@ -119,7 +119,7 @@ func TestStateDir_Environment_Followed(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := statedir.Default(func(key string) string {
+			got, err := natsconn.StateDir(func(key string) string {
 				for _, pair := range test.env {
 					if value, ok := strings.CutPrefix(pair, key+"="); ok {
 						return value
@@ -128,7 +128,7 @@ func TestStateDir_Environment_Followed(t *testing.T) {
 				return ""
 			})
 			if test.err != "" {
-				require.ErrorIs(t, err, statedir.ErrUnusable)
+				require.ErrorIs(t, err, natsconn.ErrUnusable)
 				require.ErrorContains(t, err, test.err)
 				return
 			}

@@ -1,4 +1,4 @@
-package statedir
+package natsconn
 
 import (
 	"errors"
@@ -15,10 +15,10 @@ import (
 // maxStateFile bounds the size of one of the small JSON files.
 const maxStateFile = 64 << 10
 
-// Default returns the state directory of this user: WAYMARK_STATE_DIR if set, else
+// StateDir returns the state directory of this user: WAYMARK_STATE_DIR if set, else
 // LocalAppData\waymark on Windows, XDG_STATE_HOME/waymark or ~/.local/state/waymark elsewhere. getenv is
 // os.Getenv in the program. It does not create the directory.
-func Default(getenv func(string) string) (string, error) {
+func StateDir(getenv func(string) string) (string, error) {
 	if dir := getenv("WAYMARK_STATE_DIR"); dir != "" {
 		abs, err := filepath.Abs(dir)
 		if err != nil {
@@ -51,11 +51,13 @@ func Default(getenv func(string) string) (string, error) {
 	return "", fmt.Errorf("%w: none is set for this user: set WAYMARK_STATE_DIR", ErrUnusable)
 }
 
-// Layout has the paths within a state directory; Root is the absolute path of the directory itself.
+// Layout has the paths within a state directory; Root is the absolute path of the directory itself. Files are readable
+// only by their owner (0600, directories 0700). On Windows the directory inherits the equivalent rights of the user's
+// profile.
 type Layout struct{ Root string }
 
-// Of is the layout of a state directory, which need not exist.
-func Of(dir string) (Layout, error) {
+// LayoutOf is the layout of a state directory, which need not exist.
+func LayoutOf(dir string) (Layout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return Layout{}, fmt.Errorf("%w: %s: %w", ErrUnusable, dir, err)
@@ -63,9 +65,9 @@ func Of(dir string) (Layout, error) {
 	return Layout{Root: abs}, nil
 }
 
-// Used reports whether a server has run in a state directory.
-func Used(dir string) bool {
-	l, err := Of(dir)
+// StateDirUsed reports whether a server has run in a state directory.
+func StateDirUsed(dir string) bool {
+	l, err := LayoutOf(dir)
 	if err != nil {
 		return false
 	}
@@ -119,8 +121,8 @@ type Marker struct {
 	Started time.Time `json:"started"`
 }
 
-// ReadJSON reads a small state file. A missing file is fs.ErrNotExist, any other problem [ErrUnusable].
-func ReadJSON(path string, into any) error {
+// ReadState reads a small state file. A missing file is fs.ErrNotExist, any other problem [ErrUnusable].
+func ReadState(path string, into any) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return unusable(err)

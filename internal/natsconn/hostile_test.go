@@ -1,6 +1,6 @@
 //go:build unix
 
-package statedir_test
+package natsconn_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
 func TestDiscover_EveryoneMayWriteToTheDirectory_IsRefused(t *testing.T) {
@@ -21,8 +21,8 @@ func TestDiscover_EveryoneMayWriteToTheDirectory_IsRefused(t *testing.T) {
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":"nats://127.0.0.1:1","server_id":"X"}`)
 	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // Discover must refuse this mode
-	_, err := statedir.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, statedir.ErrUnusable)
+	_, err := natsconn.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, natsconn.ErrUnusable)
 	require.ErrorContains(t, err, "chmod o-w")
 }
 
@@ -30,8 +30,8 @@ func TestDiscover_EndpointIsAFIFO_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "endpoint.json"), 0o600))
-	_, err := statedir.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, statedir.ErrUnusable)
+	_, err := natsconn.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, natsconn.ErrUnusable)
 	require.ErrorContains(t, err, "no regular file")
 }
 
@@ -46,7 +46,7 @@ func TestDiscover_ServerSaysNothing_EndsWithItsContext(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, cancel)
 	done := make(chan error, 1)
 	go func() {
-		_, err := statedir.Discover(ctx, dir)
+		_, err := natsconn.Discover(ctx, dir)
 		done <- err
 	}()
 	select {

@@ -1,4 +1,4 @@
-package statedir
+package natsconn
 
 import (
 	"bufio"
@@ -45,7 +45,7 @@ type ContextFile struct {
 // and its port and process id may belong to another process now. So it asks the listening process for its server id.
 // It returns ErrNotRunning, with the reason, if there is no such server.
 func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
-	l, err := Of(stateDir)
+	l, err := LayoutOf(stateDir)
 	if err != nil {
 		return Endpoint{}, err
 	}
@@ -53,7 +53,7 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	var end Endpoint
-	switch err := ReadJSON(l.Endpoint(), &end); {
+	switch err := ReadState(l.Endpoint(), &end); {
 	case errors.Is(err, fs.ErrNotExist):
 		return Endpoint{}, &NotRunningError{Dir: l.Root, Reason: "there is no endpoint.json"}
 	case errors.Is(err, ErrUnusable):
@@ -68,13 +68,9 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 		if ctx.Err() != nil {
 			return Endpoint{}, ctx.Err()
 		}
-		state := "has ended"
-		if processAlive(end.PID) {
-			state = "exists, but may be another program by now"
-		}
 		return Endpoint{}, &NotRunningError{
 			Dir: l.Root, PID: end.PID, Err: err,
-			Reason: fmt.Sprintf("endpoint.json names %s, which does not answer; its process %d %s", end.URL, end.PID, state),
+			Reason: fmt.Sprintf("endpoint.json names %s, which does not answer; its process was %d", end.URL, end.PID),
 		}
 	}
 	if id != end.ServerID {
@@ -89,7 +85,7 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 // Options are the credentials of the endpoint's context file, for clients that connect themselves.
 func (e Endpoint) Options() ([]nats.Option, error) {
 	var c ContextFile
-	if err := ReadJSON(e.Context, &c); err != nil {
+	if err := ReadState(e.Context, &c); err != nil {
 		return nil, fmt.Errorf("reading the nats context of %s: %w", e.URL, err)
 	}
 	return []nats.Option{nats.UserInfo(c.User, c.Password)}, nil

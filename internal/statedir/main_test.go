@@ -1,9 +1,0 @@
-package statedir_test
-
-import (
-	"testing"
-
-	"github.com/waymarkio/waymark/internal/harness/natstest"
-)
-
-func TestMain(m *testing.M) { natstest.Main(m) }
