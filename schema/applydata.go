@@ -6,24 +6,6 @@ import (
 	"time"
 )
 
-// controlOnly are the types that an executor never writes with its own sequence.
-func controlOnly(name string) bool {
-	switch name {
-	case RunResumed, RunInput, RunCancelRequested, RunOrphaned, HandoffAccepted, HandoffDeclined, HandoffClosed, SignalSent:
-		return true
-	}
-	return false
-}
-
-// afterEnd are the types that may follow run.ended. A person's tool.settled may, too: see [Head.toolSettled].
-func afterEnd(name string) bool {
-	switch name {
-	case HandoffOffered, HandoffAccepted, HandoffDeclined, HandoffClosed, CheckpointMarked, RunResumed:
-		return true
-	}
-	return false
-}
-
 // applyData changes the head by an event whose place and data are valid.
 func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	progress := h.progress(e, p, data)
@@ -65,12 +47,13 @@ func (h *Head) progress(e *Event, p *place, data Data) bool {
 // applyKnown is applyData without the claim count.
 func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	name := data.EventName()
+	known := vocabulary[name]
 	switch {
-	case p.control && !controlOnly(name) && name != ToolSettled && name != CheckpointMarked:
+	case p.control && !known.control && name != ToolSettled && name != CheckpointMarked:
 		return rejected(ReasonNotControl, "%s is an executor's event and came as a control event", name)
-	case e.Sequence != 0 && controlOnly(name), name == RunResumed && !p.control:
+	case e.Sequence != 0 && known.control, name == RunResumed && !p.control:
 		return rejected(ReasonNotControl, "%s is a control event and came as an executor's", name)
-	case h.Status.Terminal() && !afterEnd(name) && (name != ToolSettled || !p.control):
+	case h.Status.Terminal() && !known.afterEnd && (name != ToolSettled || !p.control):
 		return rejected(ReasonRunEnded, "the run is %s", h.Status)
 	}
 	applied := Verdict{Kind: Applied, Boundary: true}

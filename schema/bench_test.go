@@ -164,3 +164,16 @@ func BenchmarkCheckpoint(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkValidate checks the data of one event of each type per operation.
+func BenchmarkValidate(b *testing.B) {
+	all := samples()
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, d := range all {
+			if err := schema.Validate(d); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -48,61 +48,6 @@ func Contents(of any) []Content {
 	return w.found
 }
 
-// RefsOf returns the refs of an event's data, nil for data that can have none.
-func RefsOf(data Data) *[]Ref {
-	switch d := data.(type) {
-	case *RunStartedData:
-		return &d.Refs
-	case *RunWaitingData:
-		return &d.Refs
-	case *RunInputData:
-		return &d.Refs
-	case *RunCancelRequestedData:
-		return &d.Refs
-	case *RunEndedData:
-		return &d.Refs
-	case *TurnStartedData:
-		return &d.Refs
-	case *TurnAnsweredData:
-		return &d.Refs
-	case *TurnEndedData:
-		return &d.Refs
-	case *MessageAddedData:
-		return &d.Refs
-	case *ToolCalledData:
-		return &d.Refs
-	case *ToolReturnedData:
-		return &d.Refs
-	case *ToolFailedData:
-		return &d.Refs
-	case *ToolDecidedData:
-		return &d.Refs
-	case *ToolSettledData:
-		return &d.Refs
-	case *PhaseCompletedData:
-		return &d.Refs
-	case *ContextCompactedData:
-		return &d.Refs
-	case *StateSetData:
-		return &d.Refs
-	case *SignalSentData:
-		return &d.Refs
-	case *HandoffOfferedData:
-		return &d.Refs
-	case *HandoffAcceptedData:
-		return &d.Refs
-	case *HandoffDeclinedData:
-		return &d.Refs
-	case *HandoffClosedData:
-		return &d.Refs
-	case *ArtifactAddedData:
-		return &d.Refs
-	case *ErrorRaisedData:
-		return &d.Refs
-	}
-	return nil
-}
-
 // InventedNames are the paths of the tool names in an answer that the model invented: in calls without such a tool,
 // and in the message parts that name them.
 func (d *TurnAnsweredData) InventedNames() map[string]bool {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // MaxBases bounds the depth of forks: a fork of a fork of a fork.
@@ -14,14 +13,14 @@ const MaxBases = 64
 // it, and later events of that run are no part of the fork.
 type BaseRef struct {
 	// Run that was forked.
-	Run string `json:"run"`
+	Run string `json:"run" check:"required,name"`
 	// Point as requested, in its text form.
 	Point string `json:"point,omitzero"`
 	// Position of the last message that the fork takes over, and their number.
 	Position Position `json:"position"`
-	Records  int64    `json:"records"`
+	Records  int64    `json:"records" check:"min=1"`
 	// Digest of the run there.
-	Digest string `json:"digest"`
+	Digest string `json:"digest" check:"required,hash"`
 }
 
 // Place is the point in the other run at which the fork begins.
@@ -34,14 +33,14 @@ type Base struct {
 	Head Head `json:"head"`
 	// Begun are the calls that are in doubt in the fork although they were only requested at the point, or have
 	// another policy there.
-	Begun []BegunCall `json:"begun,omitzero"`
+	Begun []BegunCall `json:"begun,omitzero" check:"max=1024"`
 }
 
 // BegunCall is a call that was open at a point, and that the run began after it, or may still begin.
 type BegunCall struct {
 	CallKey
 	// Replay is the policy under which it began, if that is stricter than its policy at the point.
-	Replay Replay `json:"replay,omitzero"`
+	Replay Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
 }
 
 // BaseOf returns the base of a fork of a run at a point; begun as in [Moment]. It omits the fields of the head that a
@@ -57,96 +56,21 @@ func BaseOf(point Point, records int64, head *Head, begun []BegunCall) *Base {
 	return b
 }
 
-// check returns the first error of a base, as a path and a problem.
-func (b *Base) check() (path, problem string) {
+// problem returns the first error of a base that its fields alone do not show: a base must not bypass the caps of a
+// checkpoint.
+func (b *Base) problem() (path, problem string) {
 	h := &b.Head
-	_, err := ParseHash(b.Digest)
 	switch {
-	case !ValidName(b.Run):
-		return "/base/run", "is no run id"
-	case err != nil || b.Digest == "":
-		return "/base/digest", "is no digest of 64 hex digits"
-	case b.Position.ID == "" || len(b.Position.ID) > MaxPoint:
-		return "/base/position/id", "is missing or too long"
-	case b.Records < 1:
-		return "/base/records", "is below 1"
+	case b.Position.ID == "":
+		return "/position/id", "is required"
 	case h.Run != b.Run:
-		return "/base/head/run", "is another run than the base's"
+		return "/head/run", "is another run than the base's"
 	case h.Digest != b.Digest:
-		return "/base/head/digest", "is another one than the base's"
-	case h.Turn < 0 || h.TurnMessages < 0 || h.Counts.Messages < h.TurnMessages:
-		return "/base/head/turn", "or its messages are below 0"
-	}
-	for _, l := range []struct {
-		path   string
-		n, max int
-	}{
-		{"/base/head/open_calls", len(h.OpenCalls), MaxOpenCalls},
-		{"/base/begun", len(b.Begun), MaxOpenCalls},
-		{"/base/head/turn_calls", len(h.TurnCalls), MaxTurnCalls},
-		{"/base/head/interrupts", len(h.Interrupts), MaxInterrupts},
-		{"/base/head/completed_phases", len(h.CompletedPhases), MaxCompletedPhases},
-		{"/base/head/signals", len(h.Signals), MaxSignals},
-		{"/base/head/superseded", len(h.Superseded), MaxRewinds},
-		{"/base/head/key_ids", len(h.KeyIDs), MaxKeyIDs},
-	} {
-		if l.n > l.max {
-			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
-		}
-	}
-	if slices.ContainsFunc(b.Begun, func(c BegunCall) bool {
-		return c.Turn < 0 || c.Occurrence < 1 || len(c.ToolCallID) > MaxIdentifier || c.Replay != "" && c.Replay.orHold() != c.Replay
-	}) {
-		return "/base/begun", "has a call that is none"
-	}
-	return h.checkTexts()
-}
-
-// checkTexts checks the texts that a fork takes over: a base must not bypass the caps of a checkpoint.
-func (h *Head) checkTexts() (path, problem string) {
-	// A fold writes nothing longer: times, protocol words, names, ids, and excerpts of free text.
-	const word, excerpt = 40, maxExcerpt + len("…")
-	longer := func(limit int, texts ...string) bool {
-		return slices.ContainsFunc(texts, func(s string) bool { return len(s) > limit })
-	}
-	// A control character takes six bytes in a checkpoint.
-	wrong := func(texts ...string) bool {
-		return longer(MaxIdentifier+len("…"), texts...) || slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isForbidden) })
-	}
-	if h.callBytes(false, 0) > MaxCallBytes {
-		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
-	}
-	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name, c.Scope) || wrong(string(c.Replay), c.Since, c.Decision) || longer(word, string(c.Replay), c.Since, c.Decision) {
-			return fmt.Sprintf("/base/head/open_calls/%d", i), "is no open call"
-		}
-	}
-	for i := range h.Interrupts {
-		if o := &h.Interrupts[i]; wrong(o.InterruptID, o.ToolCallID, o.Position.ID) || longer(excerpt, o.Message) ||
-			wrong(o.Reason, o.Since, o.ExpiresAt) || longer(word, o.Reason, o.Since, o.ExpiresAt) {
-			return fmt.Sprintf("/base/head/interrupts/%d", i), "has a text that no run has: it is too long, or has a control character"
-		}
-	}
-	for i := range h.Signals {
-		if s := &h.Signals[i]; s.Turn < 0 || wrong(s.SignalID, s.Name, s.Position.ID) || wrong(s.Since) || longer(word, s.Since) {
-			return fmt.Sprintf("/base/head/signals/%d", i), "is no open signal"
-		}
-	}
-	for i, id := range h.TurnCalls {
-		if wrong(id) {
-			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long, or has a control character"
-		}
-	}
-	if slices.ContainsFunc(h.KeyIDs, func(id string) bool { return id == "" || wrong(id) }) {
-		return "/base/head/key_ids", "has an id that is empty or too long, or has a control character"
-	}
-	if wrong(h.Limit) {
-		return "/base/head/limit_reached", "is too long, or has a control character"
-	}
-	for i, phase := range append([]string{h.Phase, h.TurnPurpose}, h.CompletedPhases...) {
-		if wrong(phase) {
-			return fmt.Sprintf("/base/head/completed_phases/%d", i), "is too long, or has a control character"
-		}
+		return "/head/digest", "is another one than the base's"
+	case h.Counts.Messages < h.TurnMessages:
+		return "/head/turn_messages", fmt.Sprintf("is %d, more than the run's %d messages", h.TurnMessages, h.Counts.Messages)
+	case h.callBytes(false, 0) > MaxCallBytes:
+		return "/head/open_calls", fmt.Sprintf("have %d bytes of ids and names, at most %d", h.callBytes(false, 0), MaxCallBytes)
 	}
 	return "", ""
 }

@@ -161,7 +161,7 @@ func TestGolden_EveryType_HasSample(t *testing.T) {
 		require.NotNil(t, schema.NewData(d.EventName()))
 		seen[d.EventName()] = true
 	}
-	source, err := os.ReadFile("typesnames.go")
+	source, err := os.ReadFile("vocabulary.go")
 	require.NoError(t, err)
 	for line := range bytes.Lines(source) {
 		if _, name, ok := strings.Cut(string(line), "EventName() string { return "); ok {

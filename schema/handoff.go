@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -158,58 +157,4 @@ func given(field any) bool {
 		return len(*f) > 0
 	}
 	return false
-}
-
-func (v *checker) handoff(d *HandoffOfferedData) {
-	v.optional("/handoff_id", d.HandoffID)
-	v.oneOf("/kind", d.Kind, "", HandoffContinuation, HandoffTransfer)
-	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
-	v.notNegative("/size_chars", d.SizeChars)
-	v.time("/created_at", d.CreatedAt)
-	v.optional("/agent_id", d.AgentID)
-	v.optionalName("/next_agent", d.NextAgent)
-	v.usage(d.Usage)
-	v.refs(d.Refs)
-	for i, run := range d.Lineage {
-		v.name(fmt.Sprintf("/lineage/%d", i), run)
-	}
-	for i := range d.Tools {
-		t := &d.Tools[i]
-		if t.Name == "" {
-			v.fail(fmt.Sprintf("/tools/%d/name", i), "is required")
-		}
-		v.notNegative(fmt.Sprintf("/tools/%d/calls", i), t.Calls)
-		v.notNegative(fmt.Sprintf("/tools/%d/failures", i), t.Failures)
-	}
-	for i := range d.Completed {
-		c := &d.Completed[i]
-		if c.File == "" {
-			v.fail(fmt.Sprintf("/completed/%d/file", i), "is required")
-		}
-		v.path(fmt.Sprintf("/completed/%d/file", i), c.File)
-		v.oneOf(fmt.Sprintf("/completed/%d/status", i), c.Status, "done", "partial")
-		if t := c.Tests; t != nil && (t.Passed < 0 || t.Skipped < 0 || t.Failed < 0) {
-			v.fail(fmt.Sprintf("/completed/%d/tests", i), "has a negative count")
-		}
-	}
-	for i := range d.Remaining {
-		r := &d.Remaining[i]
-		if r.Description == "" {
-			v.fail(fmt.Sprintf("/remaining/%d/description", i), "is required")
-		}
-		v.path(fmt.Sprintf("/remaining/%d/file", i), r.File)
-		v.oneOf(fmt.Sprintf("/remaining/%d/priority", i), r.Priority, "", "high", "normal", "low")
-	}
-	if d.Context != nil {
-		for i, file := range d.Context.FilesModified {
-			v.path(fmt.Sprintf("/context/files_modified/%d", i), file)
-		}
-	}
-}
-
-// path checks the path of a file: valid UTF-8, without control characters (they would break logs and terminals).
-func (v *checker) path(path, s string) {
-	if strings.ContainsFunc(s, func(r rune) bool { return isForbidden(r) || r == utf8.RuneError }) {
-		v.fail(path, "has a control character or invalid UTF-8")
-	}
 }

@@ -81,15 +81,15 @@ func (s Status) Claimable() bool { return s == StatusOrphaned || s == StatusInte
 // digits of its frame's hash.
 type Position struct {
 	Stream StreamSequence `json:"stream_sequence"`
-	ID     string         `json:"id"`
+	ID     string         `json:"id" check:"max=256,text"`
 }
 
 // CallKey names a call: models use tool call ids more than once.
 type CallKey struct {
-	Turn       int32  `json:"turn"`
-	ToolCallID string `json:"tool_call_id"`
+	Turn       int32  `json:"turn" check:"min=0"`
+	ToolCallID string `json:"tool_call_id" check:"max=259,text"`
 	// Occurrence counts from 1 the calls of the turn that share the id.
-	Occurrence int `json:"occurrence"`
+	Occurrence int `json:"occurrence" check:"min=1"`
 }
 
 // IdempotencyKey is the key given to a tool, the same for every execution of the same call. For scope see [OpenCall];
@@ -101,10 +101,10 @@ func (k CallKey) IdempotencyKey(scope string) string {
 // OpenCall is a call without a recorded outcome.
 type OpenCall struct {
 	CallKey
-	Name   string `json:"name"`
-	Replay Replay `json:"replay"`
+	Name   string `json:"name" check:"max=259,text"`
+	Replay Replay `json:"replay" check:"oneof=pure|idempotent|verify|hold"`
 	// Since is the time of the event tool.called.
-	Since string `json:"since,omitzero"`
+	Since string `json:"since,omitzero" check:"time"`
 	// Epoch in which it was called or last reopened; 0 for a requested call that a fork took over.
 	Epoch Epoch `json:"epoch"`
 	// Requested: no executor has begun the call. An answer requests it, an operator settled it as rerun, or
@@ -114,7 +114,7 @@ type OpenCall struct {
 	// Again: a person settled it as rerun. The end of its turn does not abandon it.
 	Again bool `json:"again,omitzero"`
 	// Decision is ask or deny while the latest decision does not allow the call: it cannot begin.
-	Decision string `json:"decision,omitzero"`
+	Decision string `json:"decision,omitzero" check:"oneof=ask|deny"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt and left to a person, by its policy or because the run waits for its settlement.
@@ -124,7 +124,7 @@ type OpenCall struct {
 	// Scope replaces the run's id in the call's idempotency key if another run or an earlier line of this one may
 	// have a call with the same key: the id of the run that a fork took the call over from, or "<run>@<epoch>" after
 	// a rewind, with the epoch of the rewind.
-	Scope string `json:"scope,omitzero"`
+	Scope string `json:"scope,omitzero" check:"max=259,text"`
 }
 
 // IdempotencyKey is the key given to a tool: the same for every execution of the same call, and unique to the call.
@@ -134,16 +134,16 @@ func (c *OpenCall) IdempotencyKey(run string) string {
 
 // OpenInterrupt is one wait of the run.
 type OpenInterrupt struct {
-	InterruptID string `json:"interrupt_id"`
-	Reason      string `json:"reason"`
-	ToolCallID  string `json:"tool_call_id,omitzero"`
+	InterruptID string `json:"interrupt_id" check:"max=259,text"`
+	Reason      string `json:"reason" check:"oneof=human_input|tool_approval|external_system|auth|tool_in_doubt"`
+	ToolCallID  string `json:"tool_call_id,omitzero" check:"max=259,text"`
 	// Turn and Occurrence of the call.
 	Turn       int32  `json:"turn,omitzero"`
 	Occurrence int    `json:"occurrence,omitzero"`
-	Message    string `json:"message,omitzero"`
-	Since      string `json:"since,omitzero"`
+	Message    string `json:"message,omitzero" check:"max=259"`
+	Since      string `json:"since,omitzero" check:"time"`
 	// ExpiresAt is when the wait ends, by the server's clock; the event itself has it by the executor's clock.
-	ExpiresAt string `json:"expires_at,omitzero"`
+	ExpiresAt string `json:"expires_at,omitzero" check:"time"`
 	// Position of run.waiting, which has the schema of the answer.
 	Position Position `json:"position"`
 }
@@ -261,7 +261,7 @@ type Head struct {
 	// KeyIDs name the keys that encrypt content of the run, in the order of their first use. Only the latest
 	// [MaxKeyIDs] are kept, so a full list may be incomplete. Keys of control events are left out, as they are keys
 	// of the run.
-	KeyIDs []string `json:"key_ids,omitzero"`
+	KeyIDs []string `json:"key_ids,omitzero" check:"max=16" each:"required,max=259,text"`
 	Status Status   `json:"status"`
 	// Unattended is orphaned or interrupted for a waiting run without an executor: its status once the waits end.
 	Unattended Status `json:"unattended,omitzero"`
@@ -283,28 +283,28 @@ type Head struct {
 	RequestID string `json:"request_id,omitzero"`
 
 	// Turn is the last turn that was started; TurnOpen says that it has not ended.
-	Turn     int32 `json:"turn"`
+	Turn     int32 `json:"turn" check:"min=0"`
 	TurnOpen bool  `json:"turn_open,omitzero"`
 	// TurnAnswered: the turn's answer is recorded, and the turn ends with the last outcome of its calls.
 	TurnAnswered bool   `json:"turn_answered,omitzero"`
-	TurnPurpose  string `json:"turn_purpose,omitzero"`
+	TurnPurpose  string `json:"turn_purpose,omitzero" check:"oneof=work|recovery"`
 	TurnEpoch    Epoch  `json:"turn_epoch,omitzero"`
 	// TurnMessages counts the messages of the open turn; a repeat of the turn supersedes them.
-	TurnMessages int64 `json:"turn_messages,omitzero"`
+	TurnMessages int64 `json:"turn_messages,omitzero" check:"min=0"`
 	// MaxTurns, MaxTokens and CompletionTool from the run's start.
 	MaxTurns        int32    `json:"max_turns,omitzero"`
 	MaxTokens       int64    `json:"max_tokens,omitzero"`
 	CompletionTool  string   `json:"completion_tool,omitzero"`
-	Phase           string   `json:"phase,omitzero"`
-	CompletedPhases []string `json:"completed_phases,omitzero"`
+	Phase           string   `json:"phase,omitzero" check:"max=259,text"`
+	CompletedPhases []string `json:"completed_phases,omitzero" check:"max=256" each:"max=259,text"`
 
-	OpenCalls []OpenCall `json:"open_calls,omitzero"`
+	OpenCalls []OpenCall `json:"open_calls,omitzero" check:"max=1024"`
 	// TurnCalls are the ids of the closed calls of the current turn, one entry per call.
-	TurnCalls  []string        `json:"turn_calls,omitzero"`
-	Interrupts []OpenInterrupt `json:"interrupts,omitzero"`
+	TurnCalls  []string        `json:"turn_calls,omitzero" check:"max=1024" each:"max=259,text"`
+	Interrupts []OpenInterrupt `json:"interrupts,omitzero" check:"max=64"`
 	Handoffs   []OpenHandoff   `json:"handoffs,omitzero"`
 	// Signals are those not consumed, in the order they were sent.
-	Signals []OpenSignal `json:"signals,omitzero"`
+	Signals []OpenSignal `json:"signals,omitzero" check:"max=64"`
 	// CancelRequested: an operator asked for the run's end.
 	CancelRequested bool `json:"cancel_requested,omitzero"`
 
@@ -316,12 +316,12 @@ type Head struct {
 	// Records counts the messages of the run's log except the daemon's own marks, whatever their verdict.
 	Records int64 `json:"records,omitzero"`
 	// Superseded are the records that rewinds abandoned.
-	Superseded []Superseded `json:"superseded,omitzero"`
+	Superseded []Superseded `json:"superseded,omitzero" check:"max=64"`
 	// SizeWarning: a hand-off was longer than [HandoffSizeWarning] characters.
 	SizeWarning bool   `json:"size_warning,omitzero"`
 	Summary     string `json:"summary,omitzero"`
 	// Limit is the last limit that was reached: turns, tokens, time, context or budget.
-	Limit string `json:"limit_reached,omitzero"`
+	Limit string `json:"limit_reached,omitzero" check:"oneof=turns|tokens|time|context|budget"`
 	// LimitTurn is the last turn before the one that sums up.
 	LimitTurn int32 `json:"limit_turn,omitzero"`
 	// CompletedBy is the tool call that ended the run under its completion contract; empty for a run that ended

@@ -1,11 +1,6 @@
 package schema
 
-import (
-	"fmt"
-	"math"
-
-	"github.com/go-json-experiment/json/jsontext"
-)
+import "github.com/go-json-experiment/json/jsontext"
 
 // Roles of a [Message], the names of the OpenTelemetry GenAI conventions.
 const (
@@ -32,7 +27,7 @@ const (
 // arguments; the response of a tool_call_response is in tool.returned. [State] joins them.
 type Message struct {
 	// Role is system, user, assistant or tool. Required.
-	Role string `json:"role"`
+	Role string `json:"role" check:"required,oneof=system|user|assistant|tool"`
 	// Name of the participant, where the provider has one.
 	Name string `json:"name,omitzero" content:"text"`
 	// Parts in order. A message may have none (an empty or null content of the provider).
@@ -47,15 +42,15 @@ type Message struct {
 // Part is one piece of a [Message]. Which fields are set depends on Type.
 type Part struct {
 	// Type is one of the Part… constants, or a type of a later version. Required.
-	Type string `json:"type"`
+	Type string `json:"type" check:"required"`
 	// Content of text and reasoning; base64 data of a blob.
 	Content *string `json:"content,omitzero" content:"large"`
 	// ID of the tool call, for tool_call and tool_call_response.
-	ID string `json:"id,omitzero"`
+	ID string `json:"id,omitzero" check:"max=256" with:"type=tool_call|tool_call_response"`
 	// Occurrence tells apart calls of one turn that share an id; 0 and 1 both mean the first.
-	Occurrence int `json:"occurrence,omitzero"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0,max=2147483647"`
 	// CallTurn is the turn of the call that ID names, when it is not the message's own turn.
-	CallTurn int32 `json:"call_turn,omitzero"`
+	CallTurn int32 `json:"call_turn,omitzero" check:"min=0"`
 	// Name of the tool, for tool_call.
 	Name string `json:"name,omitzero" content:"name"`
 	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Joined] fills it.
@@ -94,11 +89,11 @@ func ResponsePart(id string) Part { return Part{Type: PartToolCallResponse, ID: 
 // Usage counts tokens, with the names of the OpenTelemetry GenAI conventions. A provider's further counters are kept
 // in Extra.
 type Usage struct {
-	InputTokens              int64          `json:"input_tokens,omitzero"`
-	OutputTokens             int64          `json:"output_tokens,omitzero"`
-	CacheReadInputTokens     int64          `json:"cache_read_input_tokens,omitzero"`
-	CacheCreationInputTokens int64          `json:"cache_creation_input_tokens,omitzero"`
-	ReasoningOutputTokens    int64          `json:"reasoning_output_tokens,omitzero"`
+	InputTokens              int64          `json:"input_tokens,omitzero" check:"min=0"`
+	OutputTokens             int64          `json:"output_tokens,omitzero" check:"min=0"`
+	CacheReadInputTokens     int64          `json:"cache_read_input_tokens,omitzero" check:"min=0"`
+	CacheCreationInputTokens int64          `json:"cache_creation_input_tokens,omitzero" check:"min=0"`
+	ReasoningOutputTokens    int64          `json:"reasoning_output_tokens,omitzero" check:"min=0"`
 	Extra                    jsontext.Value `json:",embed"`
 }
 
@@ -121,7 +116,7 @@ func (u *Usage) add(v Usage) {
 // Error describes a failure: of a tool, a turn or a run.
 type Error struct {
 	// Type is a short stable name, as error.type of OpenTelemetry. Required.
-	Type string `json:"type"`
+	Type string `json:"type" check:"required"`
 	// Message is for people.
 	Message string `json:"message,omitzero" content:"text"`
 	// Code is the failing system's own code.
@@ -140,49 +135,4 @@ func addClamped(a, b int64) int64 {
 		return s
 	}
 	return 1<<63 - 1
-}
-
-func (v *checker) messages(path string, ms []Message) {
-	for i := range ms {
-		if v.err != nil {
-			return
-		}
-		m := &ms[i]
-		if problem := messageProblem(m); problem != nil {
-			v.fail(fmt.Sprintf("%s/%d%s", path, i, problem.Path), "%s", problem.Problem)
-		}
-	}
-}
-
-func (v *checker) message(path string, m *Message) {
-	if problem := messageProblem(m); problem != nil {
-		v.fail(path+problem.Path, "%s", problem.Problem)
-	}
-}
-
-func messageProblem(m *Message) *DataError {
-	switch m.Role {
-	case RoleSystem, RoleUser, RoleAssistant, RoleTool:
-	case "":
-		return &DataError{Path: "/role", Problem: "is required"}
-	default:
-		return &DataError{Path: "/role", Problem: fmt.Sprintf("%.40q is none of system, user, assistant, tool", m.Role)}
-	}
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		at := func(field string) string { return fmt.Sprintf("/parts/%d/%s", i, field) }
-		switch {
-		case p.Type == "":
-			return &DataError{Path: at("type"), Problem: "is required"}
-		case (p.Type == PartToolCall || p.Type == PartToolCallResponse) && p.ID == "":
-			return &DataError{Path: at("id"), Problem: "is required"}
-		case len(p.ID) > MaxIdentifier:
-			return &DataError{Path: at("id"), Problem: fmt.Sprintf("is longer than %d bytes", MaxIdentifier)}
-		case p.Occurrence < 0 || p.Occurrence > math.MaxInt32:
-			return &DataError{Path: at("occurrence"), Problem: "is negative or too large"}
-		case p.CallTurn < 0:
-			return &DataError{Path: at("call_turn"), Problem: "is negative"}
-		}
-	}
-	return nil
 }

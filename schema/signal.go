@@ -36,9 +36,9 @@ type SignalRequest struct {
 type SignalSentData struct {
 	// SignalID is the sender's id of the signal, unique in the run. Required. A rewind may open two signals with one
 	// id if the id was used again: then the id means the earlier one.
-	SignalID string `json:"signal_id"`
+	SignalID string `json:"signal_id" check:"required,max=256,text"`
 	// Name tells the agent what the signal is about. Required.
-	Name    string         `json:"name"`
+	Name    string         `json:"name" check:"required,max=256,text"`
 	Payload jsontext.Value `json:"payload,omitzero" content:"large"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
@@ -50,20 +50,20 @@ type SignalSentData struct {
 // in turn.started instead, in the event that has the message: then no crash can separate the two.
 type SignalConsumedData struct {
 	// SignalIDs are open signals of the run. Required.
-	SignalIDs []string       `json:"signal_ids"`
+	SignalIDs []string       `json:"signal_ids" check:"required,max=64" each:"required,max=256,text"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
 // OpenSignal is a signal that is not consumed.
 type OpenSignal struct {
-	SignalID string `json:"signal_id"`
-	Name     string `json:"name"`
-	Since    string `json:"since,omitzero"`
+	SignalID string `json:"signal_id" check:"max=259,text"`
+	Name     string `json:"name" check:"max=259,text"`
+	Since    string `json:"since,omitzero" check:"time"`
 	// Position of signal.sent, which has the payload.
 	Position Position `json:"position"`
 	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that starts again
 	// names it again. If the turn ends without an answer, it becomes 0, and a later turn can name it.
-	Turn int32 `json:"turn,omitzero"`
+	Turn int32 `json:"turn,omitzero" check:"min=0"`
 }
 
 func (h *Head) signal(id string) int {

@@ -76,11 +76,11 @@ type Data interface {
 // Parent names the call of another run that started this run.
 type Parent struct {
 	// Run is the parent's run id. Required.
-	Run string `json:"run"`
+	Run string `json:"run" check:"required,name"`
 	// Turn of the parent, 0 when unknown.
-	Turn int32 `json:"turn,omitzero"`
+	Turn int32 `json:"turn,omitzero" check:"min=0"`
 	// ToolCallID of the parent's call, empty when none is known.
-	ToolCallID string         `json:"tool_call_id,omitzero"`
+	ToolCallID string         `json:"tool_call_id,omitzero" check:"max=256,text"`
 	Extra      jsontext.Value `json:",embed"`
 }
 
@@ -89,16 +89,16 @@ type Parent struct {
 // string, in the data or in the blob.
 type Ref struct {
 	// Path is the JSON Pointer (RFC 6901) of the field in the event's data, such as /result. Each field has at most one ref.
-	Path string `json:"path"`
+	Path string `json:"path" check:"required,max=256,pointer"`
 	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is resolved. Empty for a field
 	// that is in the data.
-	DataRef string `json:"dataref,omitzero"`
+	DataRef string `json:"dataref,omitzero" check:"dataref"`
 	// Size of the blob in bytes.
-	Size int64 `json:"size,omitzero"`
+	Size int64 `json:"size,omitzero" check:"min=0"`
 	// KeyID names the key that the field is encrypted with; empty for a field that is not encrypted. The daemon has no keys.
-	KeyID string `json:"key_id,omitzero"`
+	KeyID string `json:"key_id,omitzero" check:"max=256,text"`
 	// Codec names the encryption, and is required with a key.
-	Codec string `json:"codec,omitzero"`
+	Codec string `json:"codec,omitzero" check:"max=256,text"`
 	// Place is the place that the cipher text is bound to, once the event was read: see [State.Open]. It is not in
 	// the event.
 	Place string `json:"-"`
@@ -107,27 +107,27 @@ type Ref struct {
 // RunStartedData opens a run. It is a run's first event.
 type RunStartedData struct {
 	// Agent is the name of the agent. Required; same grammar as run ids.
-	Agent string `json:"agent"`
+	Agent string `json:"agent" check:"required,name"`
 	// Executor is the name of the process that drives the run. Required.
-	Executor string `json:"executor"`
+	Executor string `json:"executor" check:"required,name"`
 	// Instance identifies one start of the executor's process; see [Heartbeat].
-	Instance string `json:"instance,omitzero"`
+	Instance string `json:"instance,omitzero" check:"name"`
 	// Task of the run, in words.
 	Task string `json:"task,omitzero" content:"large"`
 	// ThreadID groups runs of one conversation.
-	ThreadID string `json:"thread_id,omitzero"`
+	ThreadID string `json:"thread_id,omitzero" check:"max=256,text"`
 	Model    string `json:"model,omitzero"`
 	// ModelTier is a class of models, such as small or large.
 	ModelTier string            `json:"model_tier,omitzero"`
 	Provider  string            `json:"provider,omitzero"`
-	Labels    map[string]string `json:"labels,omitzero" content:"text"`
+	Labels    map[string]string `json:"labels,omitzero" content:"text" check:"max=32" key:"required,max=64" each:"max=256"`
 	Parent    *Parent           `json:"parent,omitzero"`
-	MaxTurns  int32             `json:"max_turns,omitzero"`
+	MaxTurns  int32             `json:"max_turns,omitzero" check:"min=0"`
 	// MaxTokens is the number of input and output tokens after which only a summing-up turn may begin, like MaxTurns
 	// for turns.
-	MaxTokens int64 `json:"max_tokens,omitzero"`
+	MaxTokens int64 `json:"max_tokens,omitzero" check:"min=0"`
 	// CompletionTool names the tool whose call is required to complete the run.
-	CompletionTool string `json:"completion_tool,omitzero"`
+	CompletionTool string `json:"completion_tool,omitzero" check:"max=256,text"`
 	// ResumedFrom names the run that this one continues (fork, hand-off).
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out; nil for none.
@@ -143,52 +143,52 @@ type RunStartedData struct {
 
 // From is the point of a takeover.
 type From struct {
-	Epoch    Epoch    `json:"epoch"`
+	Epoch    Epoch    `json:"epoch" check:"min=1"`
 	Sequence Sequence `json:"sequence"`
 	// Digest of all accepted events up to there, hex.
-	Digest string `json:"digest"`
+	Digest string `json:"digest" check:"required,hash"`
 }
 
 // RunResumedData opens a new epoch: the run has a new executor. Control event.
 type RunResumedData struct {
 	// Executor that takes over. Required.
-	Executor string `json:"executor"`
+	Executor string `json:"executor" check:"required,name"`
 	// Instance of the executor; see [Heartbeat].
-	Instance string `json:"instance,omitzero"`
+	Instance string `json:"instance,omitzero" check:"name"`
 	// Reason is claim, request, restart, input, reopen or rewind. Required.
-	Reason string `json:"reason"`
+	Reason string `json:"reason" check:"required,oneof=claim|request|restart|input|reopen|rewind"`
 	// RequestID makes a repeated takeover request continue the epoch it opened. Required.
-	RequestID string `json:"request_id"`
+	RequestID string `json:"request_id" check:"required,max=256,text"`
 	From      From   `json:"from"`
 	// To is the record of this run after which it continues, with the head there; only with reason rewind. Later
 	// records are superseded.
-	To    *Base          `json:"to,omitzero"`
+	To    *Base          `json:"to,omitzero" with:"reason=rewind"`
 	Extra jsontext.Value `json:",embed"`
 }
 
 // RunWaitingData says that the run waits for a person or a system.
 type RunWaitingData struct {
-	InterruptID string `json:"interrupt_id"`
+	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
 	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement
 	// also ends the wait.
-	Reason     string `json:"reason"`
+	Reason     string `json:"reason" check:"required,oneof=human_input|tool_approval|external_system|auth|tool_in_doubt"`
 	Message    string `json:"message,omitzero" content:"text"`
-	ToolCallID string `json:"tool_call_id,omitzero"`
+	ToolCallID string `json:"tool_call_id,omitzero" check:"max=256,text" with:"reason=tool_in_doubt"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
 	// first requested one.
-	Occurrence int `json:"occurrence,omitzero"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"large"`
-	ExpiresAt      string         `json:"expires_at,omitzero"`
+	ExpiresAt      string         `json:"expires_at,omitzero" check:"time"`
 	Refs           []Ref          `json:"refs,omitzero"`
 	Extra          jsontext.Value `json:",embed"`
 }
 
 // RunInputData answers a wait of a run. Control event.
 type RunInputData struct {
-	InterruptID string `json:"interrupt_id"`
+	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
 	// Status is resolved, cancelled or expired; absent means resolved.
-	Status  string         `json:"status,omitzero"`
+	Status  string         `json:"status,omitzero" check:"oneof=resolved|cancelled|expired"`
 	Payload jsontext.Value `json:"payload,omitzero" content:"large"`
 	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise
 	// the name in the request; see [IsProven]. The same in all control events.
@@ -210,13 +210,13 @@ type RunCancelRequestedData struct {
 
 // RunOrphanedData says that the run's executor fell silent. Control event.
 type RunOrphanedData struct {
-	Executor string `json:"executor,omitzero"`
+	Executor string `json:"executor,omitzero" check:"name"`
 	// Instance of the executor that fell silent, when the run's is known.
-	Instance string `json:"instance,omitzero"`
+	Instance string `json:"instance,omitzero" check:"name"`
 	// LastSeen is the RFC 3339 time of its last sign of life.
-	LastSeen string `json:"last_seen,omitzero"`
+	LastSeen string `json:"last_seen,omitzero" check:"time"`
 	// Missed counts the missing heartbeats.
-	Missed int64 `json:"missed,omitzero"`
+	Missed int64 `json:"missed,omitzero" check:"min=0"`
 	// Unheld: the executor is alive, and never named the run as its own. The answer to its claim was lost, so the claim
 	// does not count as one without progress.
 	Unheld bool           `json:"unheld,omitzero"`
@@ -226,18 +226,18 @@ type RunOrphanedData struct {
 // RunInterruptedData says that the executor stopped cleanly and left the run to another executor.
 type RunInterruptedData struct {
 	// Reason is shutdown, preempted, unreadable, budget or waiting: the run needs no executor until it is answered.
-	Reason string         `json:"reason,omitzero"`
+	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unreadable|budget|waiting"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
 // RunEndedData ends a run.
 type RunEndedData struct {
 	// Status is completed, failed or cancelled. Required.
-	Status  string         `json:"status"`
+	Status  string         `json:"status" check:"required,oneof=completed|failed|cancelled"`
 	Output  jsontext.Value `json:"output,omitzero" content:"large"`
 	Summary string         `json:"summary,omitzero" content:"large"`
 	// CompletedBy is the tool call that ended the run under its completion contract.
-	CompletedBy string         `json:"completed_by,omitzero"`
+	CompletedBy string         `json:"completed_by,omitzero" check:"max=256,text"`
 	Error       *Error         `json:"error,omitzero"`
 	Usage       *Usage         `json:"usage,omitzero"`
 	Source      jsontext.Value `json:"source,omitzero" content:"text"`
@@ -248,13 +248,13 @@ type RunEndedData struct {
 // TurnStartedData opens a turn: one model call and the tool calls that it requests.
 type TurnStartedData struct {
 	// Turn counts from 1 and increases. Required.
-	Turn int32 `json:"turn"`
+	Turn int32 `json:"turn" check:"min=1"`
 	// Messages that are new to the model.
 	Messages []Message `json:"messages,omitzero"`
 	// Signals are the ids of open signals in the messages. The answer of the turn consumes them.
-	Signals []string `json:"signals,omitzero"`
+	Signals []string `json:"signals,omitzero" check:"max=64" each:"required,max=256,text"`
 	// Purpose is work (the default) or recovery.
-	Purpose string         `json:"purpose,omitzero"`
+	Purpose string         `json:"purpose,omitzero" check:"oneof=work|recovery"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
@@ -263,7 +263,7 @@ type TurnStartedData struct {
 // separates them. The turn is over once each of the calls has an outcome, or at once if there are none.
 type TurnAnsweredData struct {
 	// Turn of the answer, from 1. Required. It is opened if turn.started did not open it.
-	Turn int32 `json:"turn"`
+	Turn int32 `json:"turn" check:"min=1"`
 	// Message of the model, with the role assistant. Required. Its parts of type tool_call name calls of the answer.
 	Message Message `json:"message"`
 	// Calls that the model requests, in its order; see [RequestedCall].
@@ -274,7 +274,7 @@ type TurnAnsweredData struct {
 	Model         string   `json:"model,omitzero"`
 	Usage         *Usage   `json:"usage,omitzero"`
 	// DurationMS is how long the model took.
-	DurationMS int64          `json:"duration_ms,omitzero"`
+	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
 	Source     jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
@@ -284,20 +284,20 @@ type TurnAnsweredData struct {
 // replay hold or verify must begin before its tool runs, one that is pure or idempotent need not.
 type RequestedCall struct {
 	// ToolCallID is the model's id of the call; models use them more than once. Required.
-	ToolCallID string `json:"tool_call_id"`
+	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the next.
-	Occurrence int `json:"occurrence,omitzero"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
 	// Name of the tool. Required.
-	Name string `json:"name" content:"name"`
+	Name string `json:"name" content:"name" check:"required,max=256,text"`
 	// Arguments from the model: an object, or the provider's string unchanged.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Replay policy; absent means hold.
-	Replay         Replay `json:"replay,omitzero"`
+	Replay         Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	VerifySubject  string `json:"verify_subject,omitzero"`
+	VerifySubject  string `json:"verify_subject,omitzero" check:"max=256,text" with:"replay=verify"`
 	SideEffect     string `json:"side_effect,omitzero" content:"text"`
 	// TimeoutMS is the tool's time limit; 0 means none.
-	TimeoutMS int64 `json:"timeout_ms,omitzero"`
+	TimeoutMS int64 `json:"timeout_ms,omitzero" check:"min=0"`
 	// Error closes the call when it is recorded: it cannot be run, or exceeds a limit. The model gets the error.
 	Error  *Error         `json:"error,omitzero"`
 	Source jsontext.Value `json:"source,omitzero" content:"large"`
@@ -308,7 +308,7 @@ type RequestedCall struct {
 // not begun are abandoned.
 type TurnEndedData struct {
 	// Turn that ends. Required.
-	Turn int32 `json:"turn"`
+	Turn int32 `json:"turn" check:"min=1"`
 	// Messages of the turn that were not published yet.
 	Messages []Message `json:"messages,omitzero"`
 	// Usage of a model that gave no answer. It is ignored in an answered turn.
@@ -329,24 +329,24 @@ type MessageAddedData struct {
 // requested call, omitted fields keep the answer's values, and the stricter of two replay policies counts.
 type ToolCalledData struct {
 	// ToolCallID is the model's id of the call; models use them more than once. Required.
-	ToolCallID string `json:"tool_call_id"`
+	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the first requested one, else the
 	// next.
-	Occurrence int `json:"occurrence,omitzero"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
 	// Name of the tool. Required.
-	Name string `json:"name" content:"name"`
+	Name string `json:"name" content:"name" check:"required,max=256,text"`
 	// Requested records a call that no answer requested without beginning it, because a decision comes first. Another
 	// tool.called begins it.
 	Requested bool `json:"requested,omitzero"`
 	// Arguments from the model: an object, or the provider's string unchanged.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Replay policy; absent means hold.
-	Replay         Replay `json:"replay,omitzero"`
+	Replay         Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	VerifySubject  string `json:"verify_subject,omitzero"`
+	VerifySubject  string `json:"verify_subject,omitzero" check:"max=256,text" with:"replay=verify"`
 	SideEffect     string `json:"side_effect,omitzero" content:"text"`
 	// TimeoutMS is the tool's time limit; 0 means none.
-	TimeoutMS int64          `json:"timeout_ms,omitzero"`
+	TimeoutMS int64          `json:"timeout_ms,omitzero" check:"min=0"`
 	Source    jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
@@ -354,16 +354,16 @@ type ToolCalledData struct {
 
 // ToolReturnedData records a tool's result.
 type ToolReturnedData struct {
-	ToolCallID string `json:"tool_call_id"`
+	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the one that has begun, else the
 	// first. The same in tool.failed and tool.settled.
-	Occurrence int            `json:"occurrence,omitzero"`
+	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
 	Result     jsontext.Value `json:"result,omitzero" content:"large"`
 	// IsError is the tool's own statement that the result is an error; absent is not the same as false.
 	IsError *bool `json:"is_error,omitzero"`
 	// Attempt counts the executions of the call from 1; absent means 1.
-	Attempt    int64          `json:"attempt,omitzero"`
-	DurationMS int64          `json:"duration_ms,omitzero"`
+	Attempt    int64          `json:"attempt,omitzero" check:"min=0"`
+	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
 	Source     jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
@@ -371,25 +371,25 @@ type ToolReturnedData struct {
 
 // ToolFailedData records that a tool did not give a result.
 type ToolFailedData struct {
-	ToolCallID string         `json:"tool_call_id"`
-	Occurrence int            `json:"occurrence,omitzero"`
+	ToolCallID string         `json:"tool_call_id" check:"required,max=256,text"`
+	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
 	Error      Error          `json:"error"`
-	Attempt    int64          `json:"attempt,omitzero"`
-	DurationMS int64          `json:"duration_ms,omitzero"`
+	Attempt    int64          `json:"attempt,omitzero" check:"min=0"`
+	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
 
 // ToolDecidedData records a decision of a policy or a person about a call.
 type ToolDecidedData struct {
-	ToolCallID string `json:"tool_call_id"`
+	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
 	// first requested one.
-	Occurrence int `json:"occurrence,omitzero"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
 	// Decision is allow, deny or ask.
-	Decision string `json:"decision"`
+	Decision string `json:"decision" check:"required,oneof=allow|deny|ask"`
 	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs regardless.
-	Mode   string `json:"mode,omitzero"`
+	Mode   string `json:"mode,omitzero" check:"oneof=enforce|observe"`
 	Policy string `json:"policy,omitzero"`
 	Reason string `json:"reason,omitzero" content:"text"`
 	// By is the executor or, as the executor states, the approver. A person's answer and its sender are in run.input.
@@ -405,9 +405,9 @@ func (d *ToolDecidedData) Binds() bool { return d.Mode != ModeObserve && d.Polic
 // ToolSettledData settles a call in doubt before any further step. An operator's rerun makes the call requested
 // again; tool.called begins it.
 type ToolSettledData struct {
-	ToolCallID string     `json:"tool_call_id"`
-	Occurrence int        `json:"occurrence,omitzero"`
-	How        Settlement `json:"how"`
+	ToolCallID string     `json:"tool_call_id" check:"required,max=256,text"`
+	Occurrence int        `json:"occurrence,omitzero" check:"min=0"`
+	How        Settlement `json:"how" check:"required,oneof=rerun|verified|adopted|abandoned|decided"`
 	// Result for verified and decided; for adopted, absent means the recorded late result.
 	Result  jsontext.Value `json:"result,omitzero" content:"large"`
 	IsError *bool          `json:"is_error,omitzero"`
@@ -420,14 +420,14 @@ type ToolSettledData struct {
 
 // PhaseStartedData opens a phase of the work.
 type PhaseStartedData struct {
-	Phase string         `json:"phase"`
+	Phase string         `json:"phase" check:"required,max=256,text"`
 	Index int64          `json:"index,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
 // PhaseCompletedData closes a phase; completed phases are never rerun on resume.
 type PhaseCompletedData struct {
-	Phase  string         `json:"phase"`
+	Phase  string         `json:"phase" check:"required,max=256,text"`
 	Index  int64          `json:"index,omitzero"`
 	Output jsontext.Value `json:"output,omitzero" content:"large"`
 	Refs   []Ref          `json:"refs,omitzero"`
@@ -446,7 +446,7 @@ const (
 // LimitReachedData says that a budget ran out.
 type LimitReachedData struct {
 	// Limit is turns, tokens, time, context or budget.
-	Limit   string         `json:"limit"`
+	Limit   string         `json:"limit" check:"required,oneof=turns|tokens|time|context|budget"`
 	Value   jsontext.Value `json:"value,omitzero"`
 	Maximum jsontext.Value `json:"maximum,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
@@ -454,10 +454,10 @@ type LimitReachedData struct {
 
 // ContextCompactedData says that the model continues with a summary of the turns so far.
 type ContextCompactedData struct {
-	Summary      string         `json:"summary" content:"large"`
-	ThroughTurn  int32          `json:"through_turn"`
-	TokensBefore int64          `json:"tokens_before,omitzero"`
-	TokensAfter  int64          `json:"tokens_after,omitzero"`
+	Summary      string         `json:"summary" content:"large" check:"required"`
+	ThroughTurn  int32          `json:"through_turn" check:"min=0"`
+	TokensBefore int64          `json:"tokens_before,omitzero" check:"min=0"`
+	TokensAfter  int64          `json:"tokens_after,omitzero" check:"min=0"`
 	Source       jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs         []Ref          `json:"refs,omitzero"`
 	Extra        jsontext.Value `json:",embed"`
@@ -465,11 +465,11 @@ type ContextCompactedData struct {
 
 // ArtifactAddedData names a product of the run.
 type ArtifactAddedData struct {
-	ArtifactID string `json:"artifact_id"`
+	ArtifactID string `json:"artifact_id" check:"required,max=256,text"`
 	Name       string `json:"name,omitzero" content:"text"`
 	URI        string `json:"uri,omitzero" content:"text"`
 	MediaType  string `json:"media_type,omitzero"`
-	Size       int64  `json:"size,omitzero"`
+	Size       int64  `json:"size,omitzero" check:"min=0"`
 	// Digest is sha256-<hex> of the content: of a text, of the bytes in a base64 text, or of any other value's JSON.
 	Digest string `json:"digest,omitzero" content:"text"`
 	// Content carries a small artifact itself; a large one moves to the blob store.
@@ -480,7 +480,7 @@ type ArtifactAddedData struct {
 
 // CheckpointMarkedData pins this point of the run under a name.
 type CheckpointMarkedData struct {
-	Name string `json:"name"`
+	Name string `json:"name" check:"required,max=256,text"`
 	// By is the sender of the mark if it was not the run's executor: an operator's mark is a control event.
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
@@ -491,8 +491,8 @@ type CheckpointMarkedData struct {
 type ErrorRaisedData struct {
 	Error Error `json:"error"`
 	// Scope is run, turn or tool; absent means run.
-	Scope string         `json:"scope,omitzero"`
-	Turn  int32          `json:"turn,omitzero"`
+	Scope string         `json:"scope,omitzero" check:"oneof=run|turn|tool"`
+	Turn  int32          `json:"turn,omitzero" check:"min=0"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }

@@ -9,9 +9,9 @@ import (
 // StateSetData sets a value of the application's own state, such as a plan or a list of things to do.
 type StateSetData struct {
 	// Key of the value. Required.
-	Key string `json:"key"`
+	Key string `json:"key" check:"required,max=256,text"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero" content:"large"`
+	Value jsontext.Value `json:"value,omitzero" content:"large" check:"required"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
@@ -19,16 +19,16 @@ type StateSetData struct {
 // StateDeletedData deletes a value of the application's own state. Deleting a missing key is no error.
 type StateDeletedData struct {
 	// Key of the value. Required.
-	Key   string         `json:"key"`
+	Key   string         `json:"key" check:"required,max=256,text"`
 	Extra jsontext.Value `json:",embed"`
 }
 
 // InitialValue is a value of the application's own initial state.
 type InitialValue struct {
 	// Key of the value. Required.
-	Key string `json:"key"`
+	Key string `json:"key" check:"required,max=256,text"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero" content:"large"`
+	Value jsontext.Value `json:"value,omitzero" content:"large" check:"required"`
 	Extra jsontext.Value `json:",embed"`
 }
 

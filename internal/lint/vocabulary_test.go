@@ -12,11 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// typeSwitches are the functions that have a case for each type of event, by directory. A type without one is not
-// validated, changes nothing in the fold, is missing from a state, or is shown as raw
-// JSON, and no compiler reports that.
+// typeSwitches are the functions that have a case for each type of event, by directory. A type without one changes
+// nothing in the fold, is missing from a state, or is shown as raw JSON, and no compiler reports that.
 var typeSwitches = map[string][]string{
-	"schema":         {"Validate", "Head.applyKnown", "State.add"},
+	"schema":         {"Head.applyKnown", "State.add"},
 	"internal/story": {"Describe"},
 }
 
@@ -24,9 +23,9 @@ var typeSwitches = map[string][]string{
 var unfolded = []string{"Barrier", "RunErased"}
 
 // vocabularyGaps finds types of events that are missing in one of the places: the names of the events, the map
-// newData, a method EventName, or one of the type switches.
+// vocabulary, a method EventName, or one of the type switches.
 func vocabularyGaps(files []file) []string {
-	names, made, events := map[string]bool{}, map[string]bool{}, map[string]string{} // constants; of those in newData; constants by type
+	names, made, events := map[string]bool{}, map[string]bool{}, map[string]string{} // constants; of those in vocabulary; constants by type
 	cases := map[string]map[string]bool{}                                            // types by directory and function
 	for _, f := range files {
 		if f.isTest() || typeSwitches[f.dir()] == nil {
@@ -37,7 +36,7 @@ func vocabularyGaps(files []file) []string {
 			case *ast.GenDecl:
 				if f.dir() == "schema" {
 					maps.Copy(names, eventConstants(d))
-					maps.Copy(made, newDataKeys(d))
+					maps.Copy(made, rowsOf(d))
 				}
 			case *ast.FuncDecl:
 				name := d.Name.Name
@@ -65,7 +64,7 @@ func vocabularyGaps(files []file) []string {
 	named := slices.Collect(maps.Values(events))
 	for name := range names {
 		if !slices.Contains(unfolded, name) && (!made[name] || !slices.Contains(named, name)) {
-			findings = append(findings, fmt.Sprintf("schema.%s is an event without data: add it to newData, and a type with a method EventName", name))
+			findings = append(findings, fmt.Sprintf("schema.%s is an event without data: add it to vocabulary, and a type with a method EventName", name))
 		}
 	}
 	for dir, places := range typeSwitches {
@@ -96,11 +95,11 @@ func eventConstants(d *ast.GenDecl) map[string]bool {
 	return all
 }
 
-func newDataKeys(d *ast.GenDecl) map[string]bool {
+func rowsOf(d *ast.GenDecl) map[string]bool {
 	all := map[string]bool{}
 	for _, spec := range d.Specs {
 		value, ok := spec.(*ast.ValueSpec)
-		if !ok || value.Names[0].Name != "newData" || len(value.Values) != 1 {
+		if !ok || value.Names[0].Name != "vocabulary" || len(value.Values) != 1 {
 			continue
 		}
 		ast.Inspect(value.Values[0], func(node ast.Node) bool {
@@ -146,26 +145,24 @@ func TestVocabularyGaps_MissingPlace_IsFound(t *testing.T) {
 	t.Parallel()
 	const (
 		constants = "const (\n\tRunStarted = \"run.started\"\n\tNoteAdded = \"note.added\"\n\tBarrier = \"barrier\"\n)\n"
-		made      = "var newData = map[string]func() Data{RunStarted: nil, NoteAdded: nil}\n"
+		made      = "var vocabulary = map[string]event{RunStarted: {}, NoteAdded: {}}\n"
 		methods   = "func (*StartedData) EventName() string { return RunStarted }\nfunc (*NoteData) EventName() string { return NoteAdded }\n"
-		validate  = "func Validate(d Data) { switch d.(type) { case *StartedData, *NoteData: } }\n"
 		head      = "func (h *Head) applyKnown() { switch d.(type) { case *StartedData: case *NoteData: } }\n"
 		state     = "func (s *State) add() { switch d.(type) { case *StartedData: case *NoteData: } }\n"
 		describe  = "func Describe() { switch d.(type) { case *schema.StartedData: case *schema.NoteData: } }\n"
 	)
 	for name, test := range map[string]struct{ old, want string }{
-		"nothing":  {"", ""},
-		"newData":  {", NoteAdded: nil", "schema.NoteAdded is an event without data"},
-		"method":   {"func (*NoteData) EventName() string { return NoteAdded }\n", "schema.NoteAdded is an event without data"},
-		"validate": {", *NoteData", "schema has no case for *NoteData in a type switch (Validate)"},
-		"head":     {head, "(Head.applyKnown)"},
-		"state":    {state, "(State.add)"},
-		"describe": {describe, "internal/story has no case for *NoteData in a type switch (Describe)"},
+		"nothing":    {"", ""},
+		"vocabulary": {", NoteAdded: {}", "schema.NoteAdded is an event without data"},
+		"method":     {"func (*NoteData) EventName() string { return NoteAdded }\n", "schema.NoteAdded is an event without data"},
+		"head":       {head, "(Head.applyKnown)"},
+		"state":      {state, "(State.add)"},
+		"describe":   {describe, "internal/story has no case for *NoteData in a type switch (Describe)"},
 	} {
 		without := func(path, source string) file {
 			return parseFile(t, path, "package p\n"+strings.Replace(source, test.old, "", 1))
 		}
-		files := []file{without("schema/types.go", constants+made+methods), without("schema/apply.go", validate+head+state), without("internal/story/a.go", describe)}
+		files := []file{without("schema/types.go", constants+made+methods), without("schema/apply.go", head+state), without("internal/story/a.go", describe)}
 		findings := strings.Join(vocabularyGaps(files), "\n")
 		if test.want == "" {
 			require.Empty(t, findings, name)

@@ -1,5 +1,5 @@
 // Command gen writes schema/jsonschema and schema/asyncapi.json from the Go types of package schema, their comments,
-// their constants and the verdicts of [schema.Validate] about probes. Run it by go generate ./schema/...
+// their constants and the rules of their fields. Run it by go generate ./schema/...
 package main
 
 import (

@@ -25,7 +25,7 @@ type document struct {
 type builder struct {
 	source *source
 	defs   map[string]object
-	// ofEvents are the types within events' data: their required members come from Validate, elsewhere from the JSON
+	// ofEvents are the types within events' data: their required members come from their rules, elsewhere from the JSON
 	// tag (members without omitzero).
 	ofEvents map[string]bool
 	events   []string
@@ -141,11 +141,6 @@ func (b *builder) buildAll() error {
 			return fmt.Errorf("type %s of wire.go has no JSON Schema: add it to others", name)
 		}
 	}
-	for _, name := range b.events {
-		if err := b.probe(name); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
 	return nil
 }
 
@@ -179,6 +174,7 @@ func (b *builder) schemaOf(t reflect.Type) object {
 			b.defs[t.Name()] = o
 			describe(o, sentence(strings.TrimPrefix(b.source.doc[t.Name()], t.Name()+" ")))
 			b.addFields(o, t)
+			b.addRules(o, t)
 			if closed(t) {
 				o["additionalProperties"] = false
 			}
