@@ -16,7 +16,7 @@ import (
 const WatermarkFormat = 1
 
 // Watermark is the position up to which a shard is folded: every event up to the position, inclusive, is in the
-// checkpoints, except those of parked runs.
+// checkpoints.
 type Watermark struct {
 	// Format is [WatermarkFormat].
 	Format int `json:"format"`
@@ -39,8 +39,6 @@ type Watermark struct {
 	// RebuildTo is the end that the log had when a fold worker began to fold the shard again from the beginning of the
 	// log; 0 once that is folded. Until then checkpoints and indexes may lack runs, or have those of another log.
 	RebuildTo schema.StreamSequence `json:"rebuild_to,omitzero"`
-	// Parked runs: their checkpoints do not have everything up to the position.
-	Parked []schema.ParkedRun `json:"parked,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }

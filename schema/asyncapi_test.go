@@ -48,7 +48,7 @@ func TestAsyncAPI_Document_Complete(t *testing.T) {
 	require.NotNil(t, lookup("channels/notices/parameters/executor"))
 	for _, verb := range []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbHistory, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff,
-		schema.VerbMark, schema.VerbSignal, schema.VerbErase, schema.VerbRetry,
+		schema.VerbMark, schema.VerbSignal, schema.VerbErase,
 	} {
 		require.Equal(t, "waymark."+verb+".{fleet}.{run}", lookup("channels/"+verb+"/address"))
 		require.NotNil(t, lookup("operations/"+verb+"/reply/channel"))

@@ -117,22 +117,6 @@ type FleetRecovery struct {
 	LastAt  string  `json:"last_at,omitzero"`
 }
 
-// MaxParked bounds the parked runs of a shard: more of them are not the runs' own fault, and stop the shard.
-const MaxParked = 1024
-
-// ParkedRun is a run that its shard's fold worker has stopped folding, because its checkpoint cannot be stored or
-// read, for a reason of its own. No event is lost, and a recovery returns all of them; it is not orphaned, and its
-// checkpoint is old. The daemon tries again.
-type ParkedRun struct {
-	Run string `json:"run"`
-	// Since when, RFC 3339, by the clock of the daemon that folds the shard.
-	Since string `json:"since"`
-	// Why the last try failed, in words.
-	Why string `json:"why"`
-	// Tries is the number of failed tries.
-	Tries int `json:"tries"`
-}
-
 // ShardState is the state of a shard of a fleet.
 type ShardState struct {
 	Shard int `json:"shard"`
@@ -160,10 +144,6 @@ type ShardState struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	// Totals of everything folded.
 	Totals FoldTotals `json:"totals"`
-	// Parked are some of the parked runs, at most [MaxListParked] in all shards of an answer; ParkedCount counts all
-	// of the shard, at most [MaxParked].
-	Parked      []ParkedRun `json:"parked,omitzero"`
-	ParkedCount int         `json:"parked_count,omitzero"`
 	// Error says why the shard's state could not be read; then the other fields mean nothing.
 	Error string `json:"error,omitzero"`
 }

@@ -38,8 +38,6 @@ const (
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
 	VerbCleanup = "cleanup"
-	// VerbRetry folds a parked run again, see [ParkedRun].
-	VerbRetry = "retry"
 )
 
 // Changes reports whether a request of a verb has an effect: its sender is proven, and after a lost answer its
@@ -296,22 +294,6 @@ type ListReply struct {
 	Next string `json:"next,omitzero"`
 	// Incomplete: the index behind the list is still being built, and runs may be missing.
 	Incomplete bool `json:"incomplete,omitzero"`
-	// Parked are runs that their fold worker has stopped folding, whether the list has them or not: on the first
-	// page, the first [MaxListParked] of them.
-	Parked []ParkedRun `json:"parked,omitzero"`
-}
-
-// MaxListParked bounds the parked runs in an answer: all shards together may have more than fit into a message.
-const MaxListParked = 64
-
-// RetryReply is the result of folding a parked run again. All replicas get the request, which is empty, and the one
-// that folds the run's shard answers.
-type RetryReply struct {
-	Run string `json:"run"`
-	// Tried is false for a run that was not parked: nothing was done.
-	Tried bool `json:"tried"`
-	// Parked describes the run if it is still parked after the try; absent if it is folded again.
-	Parked *ParkedRun `json:"parked,omitzero"`
 }
 
 // MarkRequest pins the current point of a run: it can be restored by the name. A repeat gets the first answer as long

@@ -48,7 +48,7 @@ func (c *runCache) drop(id string) {
 func (c *runCache) evict() {
 	for el := c.recent.Back(); el != nil && c.recent.Len() > c.most; {
 		prev := el.Prev()
-		if r, ok := el.Value.(*run); ok && !r.dirty {
+		if r, ok := el.Value.(*run); ok {
 			c.drop(r.id)
 		}
 		el = prev

@@ -4,8 +4,7 @@
 //     indexes of runs. Its purger and remover delete sealed events and removed runs. One replica's worker holds the shard's lease.
 //   - [Config] and [Stats]: its settings and its counters.
 //
-// It owns all data derived from a shard's log. It must not know of requests: the service reads the buckets, and asks
-// it only to try a parked run again.
+// It owns all data derived from a shard's log. It must not know of requests: the service reads the buckets.
 //
 // A term is the time between acquiring and losing the lease. Its memory is dropped with it: another worker continues
 // from the watermark. A batch is stored in an order that makes a crash between any two steps harmless: dead letters,

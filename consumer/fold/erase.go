@@ -34,6 +34,9 @@ func (s *term) erasure(ctx context.Context, run, mark string) (*schema.Erasure, 
 	record, _, done, err := s.shard.Erasures.Get(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
+	case errors.Is(err, kvstore.ErrCorrupt):
+		s.log.Error().Err(err).Str(logkey.Run, run).Msg("removal record is unreadable: the run stays")
+		return nil, nil
 	case err != nil:
 		return nil, err
 	case done || record.Decided() && record.Marks(mark):
@@ -62,11 +65,13 @@ func (s *term) eraseRefolded(ctx context.Context, r *run) error {
 // the order was decided, or the checkpoint shows a removal without an order.
 func (s *term) lookErased(ctx context.Context, id string) error {
 	record, _, done, err := s.shard.Erasures.Get(ctx, id)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
 		return s.disown(ctx, id)
+	case errors.Is(err, kvstore.ErrCorrupt):
+		return nil // it neither removes the run nor gives it back
+	case err != nil:
+		return err
 	}
 	folded := max(s.passed, s.mark.Position.Stream)
 	switch {
@@ -83,7 +88,6 @@ func (s *term) lookErased(ctx context.Context, id string) error {
 			return err // the fold will reach it
 		}
 	}
-	s.parked.try(id, s.now()) // the rest of it fits
 	r := s.cache.peek(id)
 	if r == nil {
 		if r, err = s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
@@ -118,8 +122,11 @@ func (s *term) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error
 		return false, nil
 	}
 	_, _, _, err := s.shard.Erasures.Get(ctx, c.Run)
-	if errors.Is(err, kvstore.ErrNotFound) {
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
 		return true, nil
+	case errors.Is(err, kvstore.ErrCorrupt):
+		return false, nil
 	}
 	return false, err
 }
@@ -128,7 +135,7 @@ func (s *term) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error
 func (s *term) unsettle(ctx context.Context, b *batch) error {
 	slices.Sort(b.late)
 	for _, run := range slices.Compact(b.late) {
-		if _, err := s.spare(run, s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now()))); err != nil {
+		if err := s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now())); err != nil && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
 		b.erased = append(b.erased, run)

@@ -255,14 +255,6 @@ func (x *liveIndex) compare(ctx context.Context) (map[string]struct{}, error) {
 // mend repairs a run's entry from its checkpoint, and a missing or unreadable checkpoint from the log: a run with a
 // dead executor has no next event that would do so.
 func (s *term) mend(ctx context.Context, id string) error {
-	if s.parked.has(id) {
-		return nil // its next try repairs both
-	}
-	_, err := s.spare(id, s.mendRun(ctx, id))
-	return err
-}
-
-func (s *term) mendRun(ctx context.Context, id string) error {
 	cps := s.shard.Checkpoints
 	cached := s.cache.peek(id)
 	e, err := cps.LiveOf(ctx, id)
@@ -299,9 +291,6 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 			}
 			head = cached.head
 		}
-	}
-	if s.parked.has(id) {
-		return nil
 	}
 	lives := head.Counts.Events > 0 && head.InLiveIndex()
 	if lives {
@@ -350,6 +339,6 @@ func (s *term) restore(ctx context.Context, id string) (*run, error) {
 func (s *term) sweeper() *liveness.Sweeper {
 	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
 		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,
-		Ready: s.caughtUpWithLog, Suspect: s.live.suspects.add, Parked: s.parked.has, Now: s.now, Log: s.log,
+		Ready: s.caughtUpWithLog, Suspect: s.live.suspects.add, Now: s.now, Log: s.log,
 	})
 }

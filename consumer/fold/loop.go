@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
@@ -60,9 +60,6 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		if err := s.endRebuild(ctx); err != nil {
 			return err
 		}
-		if err := s.keepParked(ctx); err != nil {
-			return err
-		}
 		b := batch{touched: make(map[string]*run), signs: make(map[liveness.Holder]struct{})}
 		select {
 		case <-ctx.Done():
@@ -72,19 +69,11 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			if err := s.reconcile(ctx); err != nil {
 				return err
 			}
-			if err := s.retryParked(ctx); err != nil {
-				return err
-			}
 			// Messages counted as waiting may have been purged before they were read.
 			if quiet && len(in) == 0 {
 				s.behind.Store(0)
 			}
 			quiet = true
-			continue
-		case order := <-s.parked.retries:
-			if err := s.retryOrdered(ctx, order); err != nil {
-				return err
-			}
 			continue
 		case need := <-s.purger.Press():
 			if err := s.sealPressed(ctx, need); err != nil {
@@ -92,7 +81,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			}
 			continue
 		case id := <-s.remover.Stale():
-			if _, err := s.spare(id, s.lookErased(ctx, id)); err != nil {
+			if err := s.lookErased(ctx, id); err != nil {
 				return err
 			}
 			continue
@@ -289,25 +278,6 @@ func (s *term) take(ctx context.Context, b *batch, a *message) error {
 		s.letters.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
 		return nil
 	}
-	if s.parked.has(id) {
-		if !schema.IsErasedMark(&a.Record) {
-			b.last = a.prepared.Position()
-			s.measure(a)
-			return nil
-		}
-		s.parked.try(id, s.now()) // the rest of it fits
-	}
-	parked, err := s.spare(id, s.takeRun(ctx, b, a))
-	if parked {
-		delete(b.touched, id)
-		b.last = a.prepared.Position()
-	}
-	return err
-}
-
-// takeRun folds a message of a run, with missing events before it, into the batch.
-func (s *term) takeRun(ctx context.Context, b *batch, a *message) error {
-	id := a.run
 	r, err := s.load(ctx, id, &a.Arrived)
 	if err != nil {
 		return err
@@ -410,7 +380,6 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	sealing, sealCtx := errgroup.WithContext(ctx)
 	sealing.SetLimit(sealsAtOnce)
 	var sealed atomic.Bool
-	var faults sync.Map // by run
 	for _, r := range b.touched {
 		if len(r.cuts) > 0 || r.uncut {
 			sealing.Go(func() error {
@@ -419,24 +388,12 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 				if r.segments.Count != had {
 					sealed.Store(true)
 				}
-				if ownFault(err) {
-					faults.Store(r.id, err)
-					return nil
-				}
 				return err
 			})
 		}
 	}
 	if err := sealing.Wait(); err != nil {
 		return err
-	}
-	for id := range b.touched {
-		if fault, ok := faults.Load(id); ok {
-			if _, err := s.spare(id, fault.(error)); err != nil { //nolint:forcetypeassert,errcheck // nothing else is stored
-				return err
-			}
-			delete(b.touched, id)
-		}
 	}
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
@@ -454,7 +411,6 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	s.stats.Batches.Add(1)
 	s.setCommitted()
 	s.settleDoubt()
-	b.accepted = slices.DeleteFunc(b.accepted, func(a accepted) bool { return s.parked.has(a.run) })
 	s.announcer.announce(b.accepted)
 	s.announcer.quarantine(b.touched)
 	s.announcer.notify(b.notices)
@@ -464,7 +420,9 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// putCheckpoints puts the checkpoints of runs.
+// putCheckpoints puts the checkpoints of runs. A checkpoint is bounded by construction (schema.MaxCheckpoint): one that
+// fits no message shows a defect, which must not stop the shard. Such a run stays as after a power cut that undid the
+// put: reads begin at the checkpoint before, and the next event, or a fixed daemon, folds the run again.
 func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	items := make([]kvstore.Item, len(runs))
 	for i, r := range runs {
@@ -474,11 +432,14 @@ func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
 		r := runs[i]
 		if res.Err != nil {
-			_, err := s.spare(r.id, lost(fmt.Errorf("checkpoint of run %s: %w", r.id, res.Err)))
-			failed = cmp.Or(failed, err)
+			if errors.Is(res.Err, kvstore.ErrTooLarge) || errors.Is(res.Err, kvstore.ErrCorrupt) {
+				s.noteUnstored(r, res.Err)
+			} else {
+				failed = cmp.Or(failed, lost(fmt.Errorf("checkpoint of run %s: %w", r.id, res.Err)))
+			}
 			continue
 		}
-		r.revision, r.dirty = res.Revision, false
+		r.revision, r.dirty, r.unstored = res.Revision, false, false
 		s.stats.measurePut(res.Bytes)
 		s.stats.Covered.Add(r.uncovered)
 		r.uncovered = 0
@@ -487,30 +448,37 @@ func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	return failed
 }
 
-// pass puts the watermark after a batch whose checkpoints are put.
-func (s *term) pass(ctx context.Context, b *batch) error {
-	if b.last.Stream <= s.mark.Position.Stream && !s.parked.changed {
-		return nil
+// noteUnstored records that a run's checkpoint cannot be stored.
+func (s *term) noteUnstored(r *run, err error) {
+	s.stats.Unstored.Add(1)
+	event := s.log.Debug()
+	if !r.unstored {
+		event = s.log.Error()
 	}
-	at := b.last
-	if at.Stream < s.mark.Position.Stream {
-		at = s.mark.Position
-	}
-	return s.putMark(ctx, at)
+	r.unstored = true
+	event.Err(err).Str(logkey.Run, r.id).Str("hint", "no event is lost, and recoveries return all of them; report this as a bug of Waymark").
+		Msg("checkpoint cannot be stored")
 }
 
-// putMark puts the watermark, with the parked runs: from then on it does not hide them.
+// pass puts the watermark after a batch whose checkpoints are put.
+func (s *term) pass(ctx context.Context, b *batch) error {
+	if b.last.Stream <= s.mark.Position.Stream {
+		return nil
+	}
+	return s.putMark(ctx, b.last)
+}
+
+// putMark puts the watermark.
 func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
 	next.Safe = s.safeMark.position(s.now())
 	s.totals.at(&next, s.stats.totals())
-	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 	if err != nil {
 		return lost(fmt.Errorf("watermark: %w", err))
 	}
-	s.mark, s.markRev, s.folded, s.parked.changed = next, rev, next, false
+	s.mark, s.markRev, s.folded = next, rev, next
 	return failpoint.Hit(ctx, failpoint.AfterWatermark)
 }
 
@@ -525,8 +493,7 @@ func (s *term) settleDoubt() {
 	}
 }
 
-// store puts the checkpoints of the changed runs, all at once, each by compare-and-set on its own key. Runs whose
-// entries or checkpoint cannot be put because of their own state are parked, and removed from touched.
+// store puts the checkpoints of the changed runs, all at once, each by compare-and-set on its own key.
 func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	var runs []*run
 	for _, r := range touched {
@@ -542,11 +509,10 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	}
 	// The index names every run that may be live: it is written before the first checkpoint and removed after the
 	// last, so that a crash in between leaves an extra name and never a missing one.
-	runs, err := s.spareOf(ctx, runs, s.live.put)
-	if err != nil {
+	if err := s.live.put(ctx, runs); err != nil {
 		return err
 	}
-	if runs, err = s.spareOf(ctx, runs, s.putIndex); err != nil {
+	if err := s.putIndex(ctx, runs); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterIndexPut); err != nil {
@@ -562,14 +528,7 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	if err := s.putCheckpoints(ctx, runs); err != nil {
 		return err
 	}
-	for id, r := range touched {
-		if s.parked.has(id) {
-			delete(touched, id)
-		} else if !r.dirty {
-			s.unpark(id)
-		}
-	}
-	ended = slices.DeleteFunc(ended, func(e kvstore.LiveAt) bool { return s.parked.has(e.Run) })
+	ended = slices.DeleteFunc(ended, func(e kvstore.LiveAt) bool { return touched[e.Run].dirty })
 	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
 		return err
 	}

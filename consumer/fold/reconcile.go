@@ -79,12 +79,8 @@ func (s *term) sealIdle(ctx context.Context) error {
 		if len(r.cuts) == 0 {
 			r.cut()
 		}
-		parked, err := s.spare(r.id, s.sealer.seal(ctx, r))
-		if err != nil {
+		if err := s.sealer.seal(ctx, r); err != nil {
 			return err
-		}
-		if parked {
-			delete(idle, r.id)
 		}
 	}
 	return s.store(ctx, idle)

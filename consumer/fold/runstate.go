@@ -47,6 +47,8 @@ type run struct {
 	dirty bool
 	// loaded is the run's last event when it was loaded into memory.
 	loaded schema.StreamSequence
+	// unstored: the last checkpoint could not be stored.
+	unstored bool
 	// uncovered counts the boundaries accepted since the last checkpoint.
 	uncovered int64
 	// did counts its agent's work since the last checkpoint, and alone is since when it has no executor; see

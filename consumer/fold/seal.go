@@ -370,13 +370,10 @@ func (s *term) sealPressed(ctx context.Context, need int64) error {
 		}
 		need -= r.tailBytes
 		r.cut()
-		parked, err := s.spare(r.id, s.sealer.seal(ctx, r))
-		if err != nil {
+		if err := s.sealer.seal(ctx, r); err != nil {
 			return err
 		}
-		if !parked {
-			sealed[r.id] = r
-		}
+		sealed[r.id] = r
 	}
 	if err := s.store(ctx, sealed); err != nil {
 		return err

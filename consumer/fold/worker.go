@@ -42,8 +42,8 @@ type Stats struct {
 	PayloadBytes, LogBytes, CheckpointBytes atomic.Int64
 	// SealedFromLog counts the segments whose events were read from the log again for lack of memory.
 	SealedFromLog atomic.Int64
-	// Parked counts how often a run was parked.
-	Parked atomic.Int64
+	// Unstored counts the checkpoints that fit no message, and were not put.
+	Unstored atomic.Int64
 	// SealsRefused counts segments postponed by a full or failing bucket.
 	SealsRefused atomic.Int64
 	// Purge counts purged events.
@@ -106,8 +106,6 @@ type Worker struct {
 	leading atomic.Bool
 	// folded is the last watermark that this worker put; see checkFolded.
 	folded kvstore.Watermark
-	// parkedNow has the parked runs of the term; nil between two terms.
-	parkedNow atomic.Pointer[parking]
 	// shorter judges the signs that the log does not reach the folded position.
 	shorter eventlog.Shorter
 }
@@ -157,47 +155,6 @@ func (f *Worker) Leads() bool { return f.leading.Load() }
 // LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
 func (f *Worker) LeaseRenewal() time.Duration { return time.Duration(f.stats.LeaseRenewal.Load()) }
 
-// Folds reports whether the worker folds the shard now.
-func (f *Worker) Folds() bool { return f.parkedNow.Load() != nil }
-
-// Parked reports whether the worker has parked a run.
-func (f *Worker) Parked(run string) bool {
-	p := f.parkedNow.Load()
-	return p != nil && p.as(run) != nil
-}
-
-// ParkedRuns are the runs that the worker has parked.
-func (f *Worker) ParkedRuns() []schema.ParkedRun {
-	p := f.parkedNow.Load()
-	if p == nil {
-		return nil
-	}
-	return p.list()
-}
-
-// errIdle says that the worker does not fold the shard.
-var errIdle = errors.New("the shard is not folded here")
-
-// Retry folds a parked run at once. It returns its parking afterwards, nil if it is not parked any more.
-func (f *Worker) Retry(ctx context.Context, run string) (*schema.ParkedRun, error) {
-	p := f.parkedNow.Load()
-	if p == nil {
-		return nil, errIdle
-	}
-	done := make(chan *schema.ParkedRun, 1)
-	select {
-	case p.retries <- retryOrder{run: run, done: done}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	select {
-	case parked := <-done:
-		return parked, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
 // beat records progress of the worker.
 func (f *Worker) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
 
@@ -235,6 +192,8 @@ func (f *Worker) Run(ctx context.Context) error {
 			f.stats.Regressions.Add(1)
 			f.fromStart = true
 			f.log.Error().Err(err).Msg("log regressed, folding it again from its beginning")
+		case errors.Is(err, schema.ErrFormat):
+			f.log.Error().Err(err).Str("hint", "upgrade this daemon").Msg("shard has data of a later version, not folding it")
 		default:
 			f.log.Warn().Err(err).Msg("fold interrupted, trying again")
 		}
@@ -285,8 +244,6 @@ func (f *Worker) work(ctx context.Context) error {
 	}
 	f.fromStart = false
 	f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
-	f.parkedNow.Store(&s.parked)
-	defer f.parkedNow.Store(nil)
 	return s.loop(ctx)
 }
 
@@ -313,8 +270,6 @@ type term struct {
 	cache     runCache
 	// room for the frames of tails.
 	room frameRoom
-	// parked runs are not folded further.
-	parked parking
 	// totals adds the events of the term to those folded before it.
 	totals totals
 	// watch counts the work of agents.
@@ -390,7 +345,6 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 			return nil, err
 		}
 	}
-	s.parked.begin(f.now(), s.mark.Parked)
 	s.mark.Incarnation = s.incarnation
 	s.safeMark.begin(s.mark.Safe, s.mark.Position, f.now())
 	s.passed = s.mark.Position.Stream

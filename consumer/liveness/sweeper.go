@@ -57,9 +57,6 @@ type Deps struct {
 	Ready func() bool
 	// Suspect gets a run whose entry or checkpoint may be wrong.
 	Suspect func(run string)
-	// Parked reports whether the fold worker has parked a run: its checkpoint is not at its last event, so the
-	// sweeper writes nothing.
-	Parked func(run string) bool
 	// Now is the daemon's clock.
 	Now func() time.Time
 	Log zerolog.Logger
@@ -228,7 +225,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 	waits := false
 	due := w.deps.LiveRuns.due(w.cfg.Shard, w.perTick(), func(e *entry) bool {
 		waits = waits || !e.expires.IsZero()
-		return (w.gone(e) || expired(e, served)) && !w.deps.Parked(e.live.Run)
+		return w.gone(e) || expired(e, served)
 	})
 	w.waits = waits
 	var group errgroup.Group

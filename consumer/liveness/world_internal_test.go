@@ -69,10 +69,10 @@ func (w *lifeWorld) newSweeper() *Sweeper {
 	return s
 }
 
-// newSweeper has the defaults, and a shard that is folded and has no parked runs.
+// newSweeper has the defaults, and a shard that is folded.
 func newSweeper(deps Deps) *Sweeper {
 	deps.Stats, deps.Log = new(SweepStats), zerolog.Nop()
-	deps.Ready, deps.Suspect, deps.Parked = func() bool { return true }, func(string) {}, func(string) bool { return false }
+	deps.Ready, deps.Suspect = func() bool { return true }, func(string) {}
 	s := NewSweeper(SweeperConfig{
 		Fleet: "default", Holder: "daemon-1", Silence: schema.DefaultSilenceMS * time.Millisecond, Every: time.Second, PerSecond: 200,
 	}, deps)

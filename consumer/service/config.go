@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"time"
 
@@ -78,12 +77,6 @@ type Config struct {
 
 // Worker is what a service needs of the fold worker of a shard in its own process.
 type Worker interface {
-	// Folds reports whether it folds the shard now, and no other process does.
-	Folds() bool
-	// Parked reports whether the worker does not fold a run because of a fault of the run.
-	Parked(run string) bool
-	// Retry has it fold a parked run now. It returns the run's parking afterwards, nil if it is no longer parked.
-	Retry(ctx context.Context, run string) (*schema.ParkedRun, error)
 	// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
 	LeaseRenewal() time.Duration
 }

@@ -119,10 +119,6 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	if err := s.unneeded(ctx, run); err != nil {
 		return nil, 0, nil, err // most refused requests leave no order behind
 	}
-	// The fold worker could not read which data to remove, and the removal would never end.
-	if _, _, err := r.Source.Store.Checkpoints.GetFresh(ctx, run); errors.Is(err, schema.ErrFormat) {
-		return nil, 0, nil, schema.Fail(schema.CodeConflict, "Ask a daemon of the version that wrote it.", "the checkpoint of run %s is of a newer version, and only a daemon of that version can remove it", run)
-	}
 	record = &schema.Erasure{
 		Fleet: s.cfg.Fleet, Run: run, Shard: r.Source.Store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,
 		AskedAt: schema.FormatTime(s.now()), Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -97,7 +96,6 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 		return err
 	}
 	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
-	s.Parked, s.ParkedCount = mark.Parked[:min(len(mark.Parked), schema.MaxListParked)], len(mark.Parked)
 	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
 	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
@@ -113,12 +111,7 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 // State is the state of the fleet, up to two seconds old. The verb fleet answers with it. A shard that cannot be read
 // has its error.
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
-	looked, at := s.shards.look(ctx)
-	shards, room := slices.Clone(looked), schema.MaxListParked // the state is shared
-	for i := range shards {
-		shards[i].Parked = shards[i].Parked[:min(room, len(shards[i].Parked))]
-		room -= len(shards[i].Parked)
-	}
+	shards, at := s.shards.look(ctx)
 	runs := s.liveRuns.Counts()
 	settings := s.cfg.Settings()
 	reply := &schema.FleetReply{

@@ -56,13 +56,6 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	}
 	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete}
 	place := l.begin
-	if req.After == "" {
-		shards, _ := s.shards.look(ctx)
-		for i := range shards {
-			room := schema.MaxListParked - len(reply.Parked)
-			reply.Parked = append(reply.Parked, shards[i].Parked[:min(room, len(shards[i].Parked))]...)
-		}
-	}
 	// A page that does not fit into one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
 	whole := true

@@ -48,7 +48,7 @@ func (s *Service) listen() (subs subscriptions, err error) {
 	}()
 	endpoints := s.endpoints()
 	for _, e := range endpoints {
-		sub, err := s.nc.QueueSubscribe(e.subject(s.cfg.Fleet), e.group(), func(m *nats.Msg) { s.accept(e, m) })
+		sub, err := s.nc.QueueSubscribe(e.subject(s.cfg.Fleet), Name, func(m *nats.Msg) { s.accept(e, m) })
 		if err != nil {
 			return subs, err
 		}
@@ -113,7 +113,7 @@ func (d *discovered) ping() any {
 func (d *discovered) info() any {
 	all := make([]micro.EndpointInfo, 0, len(d.endpoints))
 	for _, e := range d.endpoints {
-		all = append(all, micro.EndpointInfo{Name: e.verb, Subject: e.subject(d.fleet), QueueGroup: e.group(), Metadata: e.metadata(d.fleet)})
+		all = append(all, micro.EndpointInfo{Name: e.verb, Subject: e.subject(d.fleet), QueueGroup: Name, Metadata: e.metadata(d.fleet)})
 	}
 	return micro.Info{
 		ServiceIdentity: d.identity, Type: micro.InfoResponseType, Endpoints: all,
@@ -124,7 +124,7 @@ func (d *discovered) info() any {
 func (d *discovered) stats() any {
 	all := make([]*micro.EndpointStats, 0, len(d.endpoints))
 	for _, e := range d.endpoints {
-		all = append(all, &micro.EndpointStats{Name: e.verb, Subject: e.subject(d.fleet), QueueGroup: e.group(), NumRequests: int(e.count.Load())})
+		all = append(all, &micro.EndpointStats{Name: e.verb, Subject: e.subject(d.fleet), QueueGroup: Name, NumRequests: int(e.count.Load())})
 	}
 	return micro.Stats{ServiceIdentity: d.identity, Type: micro.StatsResponseType, Started: d.started, Endpoints: all}
 }

@@ -1,24 +1,17 @@
 package service_test
 
 import (
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // A member with a mistake in its name would be dropped, and the rest be done.
 func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T) {
 	t.Parallel()
-	var worker atomic.Pointer[fold.Worker]
-	w := newServiceWorld(t, foldedBy(&worker))
-	f, _ := w.Fold(fold.Config{})
-	worker.Store(f)
-	require.Eventually(t, f.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
+	w := newServiceWorld(t)
 	x := w.writer("run-1")
 	x.Start()
 	before := x.Last
@@ -40,7 +33,6 @@ func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T)
 		{schema.VerbCleanup, `{"dry_run":true,"policy":{"grace":9}}`, "/policy/grace", "grace_seconds"},
 		{schema.VerbFleet, `{"shard":1}`, "/shard", "none"},
 		{schema.VerbHistory, `{"limit":1}`, "/limit", "none"},
-		{schema.VerbRetry, `{"by":"ann"}`, "/by", "none"},
 	} {
 		run := "run-1"
 		switch c.verb {

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -18,11 +16,7 @@ import (
 // could make it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
-	var worker atomic.Pointer[fold.Worker]
-	w := newServiceWorld(t, foldedBy(&worker))
-	f, _ := w.Fold(fold.Config{})
-	worker.Store(f)
-	require.Eventually(t, f.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
+	w := newServiceWorld(t)
 	x := w.writer("run-1")
 	x.Start()
 	x.TurnOf(100)

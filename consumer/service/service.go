@@ -209,9 +209,6 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	if !e.whole {
 		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	}
-	if e.byWorker && !s.folds(t.run) {
-		return // another replica answers
-	}
 	if err := checkRequest(m); err != nil {
 		// Do not reply: the daemon may publish to subjects that the client may not.
 		s.stats.countError(schema.CodeForbidden)

@@ -41,11 +41,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 	subjects := map[string]string{}
 	for _, e := range info.Endpoints {
 		subjects[e.Name] = e.Subject
-		group := "waymark"
-		if e.Name == schema.VerbRetry {
-			group = "" // all replicas receive it
-		}
-		require.Equal(t, group, e.QueueGroup, e.Name)
+		require.Equal(t, "waymark", e.QueueGroup, e.Name)
 		require.NotEmpty(t, e.Metadata["response"])
 	}
 	require.Equal(t, map[string]string{
@@ -53,7 +49,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
-		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
+		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default",
 	}, subjects, "a replica that hears no executors does not answer the verb executors")
 }
 
@@ -534,14 +530,11 @@ func TestService_NoReplySubject_ChangesNothing(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
-	var worker atomic.Pointer[fold.Worker] // retry is answered by it
 	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Timeout = 2 * time.Second
 		c.Executors = liveness.NewExecutors(liveness.NewHeartbeats("default", nil, time.Now, zerolog.Nop()), liveness.NewLiveRuns(nil, 0, time.Now, zerolog.Nop()))
-	}, foldedBy(&worker))
-	folding, _ := w.Fold(fold.Config{})
-	worker.Store(folding)
-	require.Eventually(f, folding.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
+	})
+	w.Fold(fold.Config{})
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	x.wait("w2", `{"items":{"$ref":"#"},"pattern":"a+"}`)
@@ -549,7 +542,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbExecutors,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRecords, schema.VerbExecutors,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))

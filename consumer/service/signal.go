@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -45,7 +44,7 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 		if open := slices.IndexFunc(r.Head.Signals, func(o schema.OpenSignal) bool { return o.SignalID == req.SignalID }); open >= 0 {
 			return s.signalOpen(ctx, r, &r.Head.Signals[open], same)
 		}
-		return decision{data: data}, s.signallable(ctx, r)
+		return decision{data: data}, signallable(r)
 	})
 	if err != nil {
 		return err
@@ -71,21 +70,13 @@ func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.
 }
 
 // signallable refuses a run that cannot receive a signal now. The read is proven.
-func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
+func signallable(r *reader.Snapshot) error {
 	switch {
 	case r.Head.Status.Terminal():
 		return errEnded(r)
 	case len(r.Head.Signals) >= schema.MaxSignals:
 		return schema.Fail(schema.CodeTooManySignals, "Send it again, with the same signal_id, when the run has consumed some: "+hintRun,
 			"run %s has %d signals that are not consumed, the most that a run can have", r.Run, schema.MaxSignals)
-	}
-	mark, _, err := r.Source.Store.Checkpoints.Watermark(ctx)
-	switch {
-	case err != nil && !errors.Is(err, kvstore.ErrNotFound):
-		return err
-	case slices.ContainsFunc(mark.Parked, func(p schema.ParkedRun) bool { return p.Run == r.Run }):
-		return schema.Fail(schema.CodeConflict, "Have it folded again with waymark.retry, then send the signal again with the same signal_id.",
-			"run %s is parked: the daemon does not fold it, so no executor would hear of the signal", r.Run)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -153,23 +152,6 @@ func TestRequests_KeyThatTheRunHasNot_Refused(t *testing.T) {
 	got, _ = w.get("plain", schema.ViewHead)
 	require.Empty(t, got.Head.KeyIDs)
 	require.Empty(t, got.Head.Signals)
-}
-
-func TestSignal_ParkedRun_Refused(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t)
-	w.Limit("KV_"+w.Names.CheckpointBucket(), 3<<10)
-	w.Fold(fold.Config{})
-	x := w.writer("large")
-	x.Start()
-	for i := range 12 {
-		x.Publish(&schema.PhaseCompletedData{Phase: strings.Repeat("p", 250) + string(rune('a'+i))}, 0)
-	}
-	w.AwaitPassed(x.Last)
-	require.Len(t, w.Parked(), 1)
-	e := w.refused(schema.VerbSignal, "large", signal("s1", ""))
-	require.Equal(t, schema.CodeConflict, e.Code)
-	require.Contains(t, e.Message, "run large is parked")
 }
 
 // A run that waits without an executor gets one, and waits again: no number of signals quarantines it.

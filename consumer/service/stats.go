@@ -12,7 +12,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups, Retries atomic.Int64
+	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.

@@ -34,10 +34,8 @@ type endpoint struct {
 	whole bool
 	// request and answer name the types in schema, for tools that discover the service.
 	request, answer string
-	// byWorker: all replicas receive the request, and only the one that folds the run's shard answers.
-	byWorker bool
-	count    *atomic.Int64
-	serve    func(context.Context, *task) error
+	count           *atomic.Int64
+	serve           func(context.Context, *task) error
 }
 
 func (s *Service) endpoints() []*endpoint {
@@ -56,7 +54,6 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbSignal, request: "SignalRequest", answer: "ControlReply", count: &s.stats.Signals, serve: s.signal},
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
-		{verb: schema.VerbRetry, byWorker: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 	if s.cfg.Executors != nil { // who hears none does not answer
@@ -65,14 +62,6 @@ func (s *Service) endpoints() []*endpoint {
 		})
 	}
 	return list
-}
-
-// group is the queue group of the endpoint; empty for one that all replicas receive.
-func (e *endpoint) group() string {
-	if e.byWorker {
-		return ""
-	}
-	return Name
 }
 
 // metadata describes the endpoint to tools that discover it.

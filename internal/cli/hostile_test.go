@@ -83,7 +83,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"recover", "hostile", "--executor", "e"}},
 	{access.Operator, false, []string{"runs", "get", "hostile", "--at", "mark:m\u202e\u2066"}},
 	{access.Operator, false, []string{"release", "hostile", "--force"}},
-	{access.Operator, false, []string{"retry", "hostile"}},
 	{access.Operator, false, []string{"cancel", "hostile", "--reason", "TEXT"}},
 	{access.Operator, false, []string{"erase", "hostile", "--reason", "TEXT"}},
 	{access.Operator, false, []string{"cleanup", "--dry-run", "--max-age", "1s"}},

@@ -55,7 +55,7 @@ func stalled(t *testing.T) *world {
 	t.Helper()
 	w := hanging(t)
 	w.until(func() bool {
-		return len(w.stuck()) == 8 && w.stuck()["overdue"].Kind == "overdue" && w.stuck()["quarantined"].Kind == "quarantined"
+		return len(w.stuck()) == 7 && w.stuck()["overdue"].Kind == "overdue" && w.stuck()["quarantined"].Kind == "quarantined"
 	})
 	moved := w.Now()
 	w.until(func() bool { return time.Now().After(moved) }) // nothing on a picture is of the future

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -39,12 +38,6 @@ func (w *world) ask(columns, stdin string, args ...string) (code int, stdout, st
 func hanging(t *testing.T) *world {
 	t.Helper()
 	w := &world{waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), t}
-	kv, err := jetstream.New(w.Conn())
-	require.NoError(t, err)
-	checkpoints, err := kv.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
-	require.NoError(t, err)
-	_, err = checkpoints.Put(t.Context(), "parked", laterCheckpoint(t, "parked"))
-	require.NoError(t, err)
 
 	never := make(chan struct{})
 	t.Cleanup(func() { close(never) })
@@ -83,7 +76,6 @@ func hanging(t *testing.T) *world {
 	}
 	works := begin("works")
 	require.NoError(t, works.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("Fix it.")}}))
-	begin("parked")
 	asks := begin("asks")
 	require.NoError(t, asks.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: "Which of the two hundred and twelve branches of the repository shall be merged first?"}))
 	approval := begin("approval")
@@ -98,7 +90,7 @@ func hanging(t *testing.T) *world {
 		"mailer": func(context.Context, *publisher.Run) (publisher.Work, error) { return held, nil },
 		"coder":  func(context.Context, *publisher.Run) (publisher.Work, error) { return held, nil },
 	}}, nil)
-	_, err = f.Submit(t.Context(), publisher.RunSpec{ID: "held", Agent: "mailer"})
+	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: "held", Agent: "mailer"})
 	require.NoError(t, err)
 	w.until(func() bool { return len(w.State("held").Calls) == 1 })
 	_, err = dies.Fleet().Start(t.Context(), publisher.RunSpec{ID: "orphaned", Agent: "unheard-of"})
@@ -154,7 +146,6 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 		"orphaned":    {Kind: "orphaned", Why: "orphaned: its executor is gone"},
 		"submitted":   {Kind: "interrupted", Why: "submitted: no executor has claimed it"},
 		"quarantined": {Kind: "quarantined", Why: "quarantined: 3 claims in a row made no progress; the last error: work of agent broken for run quarantined: no model"},
-		"parked":      {Kind: "parked"},
 	}
 	var rows map[string]stuckRow
 	w.until(func() bool {
@@ -172,7 +163,6 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 			require.Equal(t, r.Why, rows[run].Why)
 		}
 	}
-	require.Contains(t, rows["parked"].Why, "parked: ")
 
 	// The overdue call is named wherever an operator looks for it.
 	code, out, complaints := w.ask("200", "", "runs", "get", "overdue")
@@ -203,7 +193,7 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(out, "\n"), out)
 	_, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--limit", "3")
-	require.Contains(t, complaints, "there are 5 more: list them with --all, or with a --limit above 3")
+	require.Contains(t, complaints, "there are 4 more: list them with --all, or with a --limit above 3")
 	code, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--status", "waiting")
 	require.Equal(t, 2, code)
 	require.Contains(t, complaints, "--stuck does not go with --status")
@@ -216,7 +206,7 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 	w := hanging(t)
 	w.until(func() bool {
 		rows := w.stuck()
-		return rows["quarantined"].Kind == "quarantined" && rows["held"].Kind == "held" && rows["approval"].Kind == "waiting" && rows["parked"].Kind == "parked"
+		return rows["quarantined"].Kind == "quarantined" && rows["held"].Kind == "held" && rows["approval"].Kind == "waiting"
 	})
 	for _, columns := range []string{"80", "100", "200"} {
 		code, out, complaints := w.ask(columns, "", "inbox")
@@ -224,7 +214,7 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 		for _, s := range []string{
 			`input asks q1 --event asks\.\S+ --text TEXT`, `input approval approval\.1\.c1\.1 --event approval\.\S+ --allow`,
 			`input approval approval\.1\.c1\.1 --event approval\.\S+ --deny`, `settle held 1 c1 --epoch \d+ --how decided --result JSON`,
-			`settle held 1 c1 --epoch \d+ --how rerun`, `release quarantined`, `retry parked`,
+			`settle held 1 c1 --epoch \d+ --how rerun`, `release quarantined`,
 		} {
 			require.Regexp(t, `(?m)^    waymark `+s+`$`, out)
 		}

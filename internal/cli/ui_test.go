@@ -81,8 +81,8 @@ func TestUI_TokenWasUsed_AnotherIsPrinted(t *testing.T) {
 	w := hanging(t)
 	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
 	b := browse(t, getenv)
-	require.Contains(t, b.page("/"), "quarantined")
-	require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), `href="/run/parked"`) }, securedWait, pollEvery)
+	require.Eventually(t, func() bool { return strings.Contains(b.page("/"), "quarantined") }, securedWait, pollEvery)
+	require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), `href="/run/quarantined"`) }, securedWait, pollEvery)
 	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "for another browser: "+b.url+"/enter?t=") }, securedWait, pollEvery)
 	other := regexp.MustCompile(`/enter\?t=\w+`).FindString(b.out.String())
 	jar, err := cookiejar.New(nil)

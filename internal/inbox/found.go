@@ -51,10 +51,9 @@ var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.St
 // Gather reads the stuck runs, from a list of runs and their heads. want selects the runs whose head is read, by their
 // list entry. With ended it also finds calls of ended runs that a person must settle; without it, hand-offs of ended
 // runs that wait for an executor.
-func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
+func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
 	var suspects []schema.RunSummary
-	listed, seen := make(map[string]bool), make(map[string]bool)
-	parked := make(map[string]schema.ParkedRun)
+	seen := make(map[string]bool)
 	lists := []schema.ListRequest{request}
 	lists[0].Status = live
 	if ended {
@@ -74,12 +73,8 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 				return found, err
 			}
 			found.Incomplete = found.Incomplete || page.Incomplete
-			for _, p := range page.Parked {
-				parked[p.Run] = p
-			}
 			for i := range page.Runs {
 				r := &page.Runs[i]
-				listed[r.Run] = true
 				if want(r) && !seen[r.Run] {
 					seen[r.Run] = true
 					suspects = append(suspects, *r)
@@ -112,11 +107,6 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 		}
 	}
 	found.Reasons = slices.Concat(details...)
-	for _, p := range parked {
-		if request.Agent == "" && len(request.Labels) == 0 || listed[p.Run] {
-			found.Reasons = append(found.Reasons, standstill.OfParked(fleet, &p))
-		}
-	}
 	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {
 		return cmp.Or(schema.ParseTime(a.Since).Compare(schema.ParseTime(b.Since)), cmp.Compare(a.Run, b.Run))
 	})

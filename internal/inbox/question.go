@@ -182,8 +182,6 @@ func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 		return list
 	case standstill.Quarantined:
 		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
-	case standstill.Parked:
-		return []string{p.Command("verify " + r.Run), p.Command("retry " + r.Run)}
 	}
 	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
 }

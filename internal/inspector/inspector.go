@@ -80,7 +80,6 @@ func New(cfg Config) (*Inspector, error) {
 	if cfg.Acts {
 		s.mux.HandleFunc("POST /needs-you/answer", s.form(s.answer))
 		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
-		s.mux.HandleFunc("POST /needs-you/command", s.form(s.command))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
 		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
 	}

@@ -42,7 +42,7 @@ const needsOld = time.Second
 
 func (n *needs) get(s *Inspector, patience time.Duration) (*found, bool, error) {
 	return n.cached.get(needsOld, patience, func(ctx context.Context) (*found, error) {
-		list, err := inbox.Gather(ctx, s.Fleet, s.Fleet.Name(), schema.ListRequest{}, inbox.MayNeedPerson, true)
+		list, err := inbox.Gather(ctx, s.Fleet, schema.ListRequest{}, inbox.MayNeedPerson, true)
 		if err != nil {
 			return nil, err
 		}
@@ -380,19 +380,6 @@ func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said str
 		return "", "", s.refused(ctx, t, err)
 	}
 	return "/needs-you", fmt.Sprintf("%s: call %s settled as %s, as %s.", t.Run, t.ToolCallID, request.How, s.By), nil
-}
-
-// command retries the fold of a parked run.
-func (s *Inspector) command(ctx context.Context, r *http.Request) (next, said string, err error) {
-	run := r.PostForm.Get("run")
-	var reply schema.RetryReply
-	if err := s.Fleet.Ask(ctx, schema.VerbRetry, run, struct{}{}, &reply); err != nil {
-		return "", "", err
-	}
-	if reply.Parked != nil {
-		return "/needs-you", run + " is parked still: " + reply.Parked.Why, nil
-	}
-	return "/needs-you", run + " is folded again.", nil
 }
 
 // mark marks the current point of a run.

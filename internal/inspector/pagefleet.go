@@ -243,8 +243,7 @@ func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*s
 // healthBody is the page of health.
 type healthBody struct {
 	*schema.FleetReply
-	Parked []schema.ParkedRun
-	Rows   []shardRow
+	Rows []shardRow
 }
 
 type shardRow struct {
@@ -268,7 +267,6 @@ func (s *Inspector) healthPage(ctx context.Context, _ *http.Request) (*view, err
 			row.Percent = 100 * row.LogBytes / row.QuotaBytes
 		}
 		body.Rows = append(body.Rows, row)
-		body.Parked = append(body.Parked, row.Parked...)
 	}
 	v := s.view("Health", "health", "fleet")
 	v.Body = &body

@@ -21,7 +21,6 @@ const (
 	Orphaned    = "orphaned"
 	Interrupted = "interrupted"
 	Quarantined = "quarantined"
-	Parked      = "parked"
 	Incomplete  = "incomplete"
 	Handoff     = "handoff"
 )
@@ -32,7 +31,7 @@ type Reason struct {
 	Agent    string        `json:"agent,omitzero"`
 	Executor string        `json:"executor,omitzero"`
 	Status   schema.Status `json:"status,omitzero"`
-	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, parked, incomplete or handoff.
+	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, incomplete or handoff.
 	Kind string `json:"kind"`
 	// Why in words.
 	Why string `json:"why"`
@@ -141,13 +140,6 @@ func OfNotBegun(h *schema.Head, o *schema.OpenHandoff) Reason {
 	return r
 }
 
-// OfParked is the reason of a parked run. Other reasons in its checkpoint may be outdated.
-func OfParked(fleet string, p *schema.ParkedRun) Reason {
-	r := Reason{Run: p.Run, Kind: Parked, Why: "parked: " + p.Why, Since: p.Since}
-	r.ID = idOf(fleet, &r)
-	return r
-}
-
 // idOf is stable while the reason lasts, in every process. It hashes the ids of calls and questions, because they are
 // text from outside.
 func idOf(fleet string, r *Reason) string {
@@ -155,7 +147,7 @@ func idOf(fleet string, r *Reason) string {
 	switch r.Kind {
 	case Waiting:
 		what = append(what, r.Wait.Position.ID) // a question may be asked again under its id
-	case Overdue, Parked:
+	case Overdue:
 		what = append(what, r.Since)
 	case Handoff:
 		for i := range r.Head.Handoffs {
@@ -230,7 +222,7 @@ func (r *Reason) NeedsPerson() bool {
 	switch r.Kind {
 	case Waiting:
 		return r.Wait != nil && r.Wait.NeedsPerson()
-	case Held, Quarantined, Parked, Incomplete:
+	case Held, Quarantined, Incomplete:
 		return true
 	}
 	return false

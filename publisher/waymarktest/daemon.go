@@ -2,7 +2,6 @@ package waymarktest
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -133,8 +132,6 @@ func (d *Daemon) caughtUp() {
 	w.tb.Helper()
 	ctx, cancel := w.context()
 	defer cancel()
-	reply, err := w.Reader().List(ctx, schema.ListRequest{Limit: 1})
-	w.must(err, "list the runs")
 	js := w.Server.jetStream()
 	defer closed(ctx, js.Conn())
 	for shard := range d.daemon.Workers() {
@@ -145,9 +142,6 @@ func (d *Daemon) caughtUp() {
 		w.must(err, "read stream %s", names.EventStream())
 		for subject := range info.State.Subjects {
 			run := names.RunOfSubject(subject)
-			if slices.ContainsFunc(reply.Parked, func(p schema.ParkedRun) bool { return p.Run == run }) {
-				continue // the daemon does not fold it
-			}
 			w.until(func() bool {
 				h := w.head(run)
 				known, live := d.daemon.LiveRuns().Get(run)

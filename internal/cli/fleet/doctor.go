@@ -449,7 +449,6 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	if behind == 0 {
 		d.add("fold", checkOK, "", "no event waits longer than %s", lagWarn)
 	}
-	d.parked(reply.Shards)
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.Command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", output.Plural(reply.Runs.Quarantined, "run"))
 	}
@@ -472,30 +471,6 @@ func (d *doctor) webhook(reply *schema.FleetReply) {
 			output.InNumber(w.Pending, "is", "are"), reply.Replica, w.FailingSince, w.Why)
 	default:
 		d.add(name, checkOK, "", "no post of daemon %s fails", reply.Replica)
-	}
-}
-
-// parkedNamed bounds the parked runs that are listed.
-const parkedNamed = 8
-
-// parked lists the runs that the fold has parked.
-func (d *doctor) parked(shards []schema.ShardState) {
-	named, more := 0, 0
-	for i := range shards {
-		more += shards[i].ParkedCount
-		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
-			named++
-			more--
-			d.add("parked", checkWarning, "see: "+d.p.Command("runs get "+p.Run)+"; the daemon retries by itself; to retry it now: "+
-				d.p.Command("retry "+p.Run),
-				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, output.Plural(p.Tries, "try", "tries"), p.Why)
-		}
-	}
-	switch {
-	case more > 0:
-		d.add("parked", checkWarning, "", "%s more", output.Plural(more, "run"))
-	case named == 0:
-		d.add("parked", checkOK, "", "no run is parked")
 	}
 }
 

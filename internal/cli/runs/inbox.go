@@ -25,7 +25,7 @@ type InboxCmd struct {
 
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
-	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked or miss events. ` +
+	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined or miss events. ` +
 		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. ` +
 		`Waits for other systems: waymark runs ls --stuck. Questions in full: waymark input RUN.
 
@@ -60,7 +60,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 			return err
 		}
 	}
-	found, err := inbox.Gather(ctx, cl, cl.Fleet, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
+	found, err := inbox.Gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,6 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		}
 		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
 		all.Incomplete = all.Incomplete || page.Incomplete
-		all.Parked = append(all.Parked, page.Parked...)
 		if page.Next == "" || !c.All && len(all.Runs) >= c.Limit {
 			break
 		}
@@ -146,11 +145,6 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, all)
-	}
-	for _, p := range all.Parked {
-		if _, err := fmt.Fprintf(a.Stderr, "run %s is parked since %s, the listed state may be outdated: %s\n", output.Printable(p.Run), output.Printable(p.Since), output.Printable(p.Why)); err != nil {
-			return err
-		}
 	}
 	if err := printRuns(a.Stdout, all.Runs, a.Now()); err != nil {
 		return err

@@ -136,8 +136,6 @@ func explainSignal(p prompt.Prompt, run string, err error) error {
 	switch {
 	case service.Code == schema.CodeTooManySignals:
 		f.Hint = "send it again, with the same --id, when the run has consumed some: " + p.Command("runs get "+run)
-	case service.Code == schema.CodeConflict && strings.Contains(service.Message, " is parked"):
-		f.Hint = "fold it again, then repeat the message: " + p.Command("retry "+run)
 	case service.Code == schema.CodeConflict:
 		f.Hint = "use another --id, or omit it"
 	default:

@@ -53,8 +53,6 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
 	gauge("waiting_age_seconds", "Age of the oldest event accepted but not yet checkpointed; 0 if there is none.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
-	gauge("parked_runs", "Parked runs: their checkpoint cannot be stored or read (a recovery has all their events).",
-		func(s *schema.ShardState) float64 { return float64(s.ParkedCount) })
 	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
 	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
 	gauge("log_bytes", "Bytes in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogBytes) })

@@ -86,7 +86,7 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
 		{"segments", "Segments sealed.", &s.Segments},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
-		{"runs_parked", "Times that a run was parked.", &s.Parked},
+		{"checkpoints_unstored", "Checkpoints that fit no message and were not put: a defect (a recovery has all events).", &s.Unstored},
 		{"seals_refused", "Seals deferred by a full or failing bucket.", &s.SealsRefused},
 		{"purges", "Purges of sealed events of a run.", &s.Purge.Purges},
 		{"purged_events", "Sealed events purged from the log.", &s.Purge.Events},

@@ -35,7 +35,7 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{
 		Candidates: func() ([]webhook.Candidate, bool) { return c.candidates(d) },
 		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
-			return c.reasons(ctx, d, a.Fleet, w)
+			return c.reasons(ctx, d, w)
 		},
 		Now: a.Now, Log: log,
 	})
@@ -60,20 +60,13 @@ func (d *daemon) posts() *schema.FleetWebhook {
 
 // candidates lists the runs that may need a person, of the shards that this daemon folds.
 func (c Cmd) candidates(d *consumer.Daemon) (list []webhook.Candidate, known bool) {
-	leads, parked := make(map[int]bool), make(map[string]bool) // filled first: Each holds the lock of the live runs
+	leads := make(map[int]bool) // filled first: Each holds the lock of the live runs
 	for shard, f := range d.Workers() {
-		if !f.Leads() {
-			continue
-		}
-		leads[shard] = true
-		for _, p := range f.ParkedRuns() {
-			parked[p.Run] = true
-			list = append(list, webhook.Candidate{Run: p.Run, Shard: shard, Since: p.Since, Changed: "parked " + p.Since})
-		}
+		leads[shard] = f.Leads()
 	}
 	known = d.LiveRuns().Each(func(shard int, l *schema.Live, _ time.Time) {
 		quarantined := l.Quarantined(c.MaxClaims)
-		if l.Attention == "" && !quarantined || !leads[shard] || parked[l.Run] {
+		if l.Attention == "" && !quarantined || !leads[shard] {
 			return
 		}
 		list = append(list, webhook.Candidate{Run: l.Run, Shard: shard, Since: l.Since, Changed: fmt.Sprint(l.Attention, quarantined, l.Epoch)})
@@ -88,15 +81,10 @@ var (
 
 // reasons returns the reasons why a run stands still. They come from a checkpoint that agrees with the live index: one of the two is updated first
 // when the run changes.
-func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, fleet string, w webhook.Candidate) ([]standstill.Reason, error) {
+func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, w webhook.Candidate) ([]standstill.Reason, error) {
 	worker := d.Workers()[w.Shard]
 	if !worker.Leads() || !d.LiveRuns().Synced() {
 		return nil, errNotFolded
-	}
-	for _, p := range worker.ParkedRuns() {
-		if p.Run == w.Run {
-			return []standstill.Reason{standstill.OfParked(fleet, &p)}, nil
-		}
 	}
 	checkpoint, err := d.Checkpoint(ctx, w.Shard, w.Run)
 	if err != nil {

@@ -207,14 +207,6 @@ func (w *World) Subjects(stream string, subjects ...string) {
 	require.NoError(w.TB, err)
 }
 
-// Parked are the parked runs in the watermark.
-func (w *World) Parked() []schema.ParkedRun {
-	w.TB.Helper()
-	mark, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
-	require.NoError(w.TB, err)
-	return mark.Parked
-}
-
 // AwaitPassed waits until the watermark has passed everything that was published.
 func (w *World) AwaitPassed(at uint64) {
 	w.TB.Helper()

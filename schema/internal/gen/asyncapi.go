@@ -158,7 +158,6 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbSignal, "{run}", "SignalRequest", "ControlReply", false, "Sends a message into a run that has not ended."},
 		{schema.VerbErase, "{run}", "EraseRequest", "EraseReply", false, "Removes a run permanently, or reports what is left of a removed run. Ask again until it is done."},
 		{schema.VerbCleanup, "", "CleanupRequest", "CleanupReply", false, "Removes the runs that a policy does not keep, a page at a time, or shows which those are."},
-		{schema.VerbRetry, "{run}", "", "RetryReply", false, "Folds a parked run again."},
 		{schema.VerbExecutors, "", "ExecutorsRequest", "ExecutorsReply", false, "Lists the executors of a fleet, how long ago each was heard, and when its runs are orphaned."},
 		{schema.VerbFleet, "", "FleetRequest", "FleetReply", false, "Returns the state of the fleet: folded, stored and waiting events."},
 	} {

@@ -102,7 +102,6 @@ func others() []document {
 		{"erase-reply", "EraseReply", reflect.TypeFor[schema.EraseReply]()},
 		{"cleanup-request", "CleanupRequest", reflect.TypeFor[schema.CleanupRequest]()},
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
-		{"retry-reply", "RetryReply", reflect.TypeFor[schema.RetryReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"executors-request", "ExecutorsRequest", reflect.TypeFor[schema.ExecutorsRequest]()},
 		{"executors-reply", "ExecutorsReply", reflect.TypeFor[schema.ExecutorsReply]()},
