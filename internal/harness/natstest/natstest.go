@@ -212,31 +212,6 @@ func awaitPort(tb testing.TB, start func() error) {
 	}
 }
 
-// FailOnAsyncErrors is an option for Conn: an asynchronous error, such as a slow consumer or a permission
-// violation, fails the test.
-func FailOnAsyncErrors(tb testing.TB) nats.Option {
-	tb.Helper()
-	var mu sync.Mutex
-	ended := false
-	tb.Cleanup(func() {
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
-	})
-	return nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if ended { // tb must not be used any more
-			return
-		}
-		subject := ""
-		if sub != nil {
-			subject = sub.Subject
-		}
-		tb.Errorf("asynchronous error on a nats connection (subscription %q): %v", subject, err)
-	})
-}
-
 // Logger writes to the test's log, all levels. Lines after the test's end are dropped, because the testing package
 // would panic. A benchmark's logger writes nothing: its lines would hide the figures.
 func Logger(tb testing.TB) zerolog.Logger {

@@ -72,28 +72,6 @@ func TestServer_Two_Isolated(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 }
 
-// recorder is a TB whose failures do not fail this test.
-type recorder struct {
-	testing.TB
-	errors chan string
-}
-
-func (r *recorder) Errorf(format string, _ ...any) { r.errors <- format }
-
-func TestServer_AsyncErrors_FailTest(t *testing.T) {
-	s := natstest.Start(t)
-	r := &recorder{TB: t, errors: make(chan string, 1)}
-	nc := s.Conn(t, natstest.FailOnAsyncErrors(r))
-	sub, err := nc.SubscribeSync("slow")
-	require.NoError(t, err)
-	require.NoError(t, sub.SetPendingLimits(1, 1024))
-	for range 3 {
-		require.NoError(t, nc.Publish("slow", nil))
-	}
-	require.NoError(t, nc.Flush())
-	require.Contains(t, <-r.errors, "asynchronous error")
-}
-
 func TestLogger_TestEnded_Silent(t *testing.T) {
 	var late func()
 	t.Run("ends", func(t *testing.T) {

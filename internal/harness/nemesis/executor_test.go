@@ -100,8 +100,8 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 		l.fleet, err = publisher.Connect(ctx, publisher.Config{
 			Conn: nc, Executor: l.Name, Agent: Agent, PublishTimeout: timeout, RequestTimeout: timeout,
 			FullPatience: 2 * timeout,
-			Heartbeat: time.Duration(l.Heartbeat) * time.Millisecond,
-			Now:       func() time.Time { return time.Now().Add(time.Duration(l.ClockOff) * time.Millisecond) },
+			Heartbeat:    time.Duration(l.Heartbeat) * time.Millisecond,
+			Now:          func() time.Time { return time.Now().Add(time.Duration(l.ClockOff) * time.Millisecond) },
 		})
 		if err != nil && !wait(ctx, 200*time.Millisecond) {
 			return nil // ctx ended while the fleet was not there

@@ -5,7 +5,6 @@ package nemesis_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,21 +136,6 @@ func (w *lone) deadLetters(tb testing.TB) uint64 {
 
 func text(role, s string) schema.Message {
 	return schema.Message{Role: role, Parts: []schema.Part{schema.Text(s)}}
-}
-
-// claim claims one run; the daemon may learn of it a moment after the log.
-func claim(t *testing.T, fleet *publisher.Fleet, spec publisher.ClaimSpec) *publisher.Run {
-	t.Helper()
-	var run *publisher.Run
-	require.Eventually(t, func() bool {
-		var err error
-		run, err = fleet.Claim(t.Context(), spec)
-		if !errors.Is(err, publisher.ErrNothing) {
-			require.NoError(t, err)
-		}
-		return err == nil
-	}, patience, 50*time.Millisecond, "nothing to claim")
-	return run
 }
 
 // awaitStatus waits until a run has a status.

@@ -127,15 +127,12 @@ func Fold(keys *schema.Keys, fleet, run string, log []schema.Record) *Model {
 }
 
 // Digest is the hash over the events that count, in hex; empty before the first.
-func (m *Model) Digest() string { return m.DigestOf(len(m.Accepted)) }
-
-// DigestOf is the digest of the first n events that count.
-func (m *Model) DigestOf(n int) string {
-	if n == 0 {
+func (m *Model) Digest() string {
+	if len(m.Accepted) == 0 {
 		return ""
 	}
 	var d [32]byte
-	for _, a := range m.Accepted[:n] {
+	for _, a := range m.Accepted {
 		d = sha256.Sum256(append(d[:], a.Content[:]...))
 	}
 	return hex.EncodeToString(d[:])
