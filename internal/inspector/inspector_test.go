@@ -241,7 +241,7 @@ func TestPages_AFleetAtWork_SayWhatItDoes(t *testing.T) {
 	failed := d.page("/run/fix-login?only=failed")
 	require.Contains(t, failed, "3 of 214 tests fail")
 	require.NotContains(t, failed, "taken over")
-	require.Contains(t, failed, "lines hidden")
+	require.Contains(t, failed, "of this page hidden")
 
 	conversation := d.page("/run/fix-login/conversation")
 	for _, want := range []string{

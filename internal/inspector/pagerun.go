@@ -71,7 +71,8 @@ type timelineBody struct {
 	*story.Told
 	Only, Text string
 	Rows       []lineRow
-	// Earlier and Later are the addresses of the neighbouring pages; empty for none. Hidden counts the filtered lines.
+	// Earlier and Later are the addresses of the neighbouring pages; empty for none. Hidden counts the lines of this page
+	// that the filter leaves out.
 	Earlier, Later, Latest string
 	Hidden                 int
 	Missing                string
@@ -125,12 +126,7 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
 		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
 	}
-	if body.Only != "" || body.Text != "" {
-		err = s.filtered(ctx, v, q, h, &body)
-	} else {
-		err = s.window(ctx, v, q, h, &body)
-	}
-	if err != nil {
+	if err := s.window(ctx, v, q, h, &body); err != nil {
 		return nil, err
 	}
 	v.Body = &body
@@ -182,56 +178,36 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 			beats = beats[:end]
 		}
 	}
+	link := func(place string, record int64) string {
+		to := url.Values{}
+		for _, filter := range []string{"only", "text"} {
+			if q.Get(filter) != "" {
+				to.Set(filter, q.Get(filter))
+			}
+		}
+		if place != "" {
+			to.Set(place, fmt.Sprint(record))
+		}
+		return strings.TrimSuffix(v.Run.Path+"?"+to.Encode(), "?")
+	}
 	if first > 1 {
-		body.Earlier = fmt.Sprintf("%s?through=%d", v.Run.Path, first-1)
+		body.Earlier = link("through", first-1)
 	}
 	if through < w.Total {
-		body.Later, body.Latest = fmt.Sprintf("%s?from=%d", v.Run.Path, through+1), v.Run.Path
+		body.Later, body.Latest = link("from", through+1), link("", 0)
 	}
 	lines := s.linesOf(beats, head, schema.ParseTime(w.Before.UpdatedAt))
-	body.Rows = scaled(lines)
+	matches, text := onlys[body.Only], strings.ToLower(body.Text)
+	shown := slices.DeleteFunc(slices.Clone(lines), func(l lineRow) bool {
+		return matches != nil && !matches(&l) || text != "" && !strings.Contains(strings.ToLower(l.What+" "+l.Detail), text)
+	})
+	body.Hidden = len(lines) - len(shown)
+	body.Rows = scaled(shown)
 	for i := range body.Rows {
 		if body.Here > 0 && body.Rows[i].Record <= body.Here {
 			body.HereID = body.Rows[i].ID
 		}
 	}
-	return nil
-}
-
-// filtered shows the matching lines of a run. It reads the whole run.
-func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
-	told, missing, err := s.told(ctx, head)
-	if err != nil {
-		return err
-	}
-	if missing != nil {
-		body.Missing = missing.Error()
-	}
-	rows := s.linesOf(told.Story, head, time.Time{})
-	all, text := len(rows), strings.ToLower(body.Text)
-	matches, ok := onlys[body.Only]
-	rows = slices.DeleteFunc(rows, func(l lineRow) bool {
-		return ok && !matches(&l) || text != "" && !strings.Contains(strings.ToLower(l.What+" "+l.Detail), text)
-	})
-	body.Hidden = all - len(rows)
-	last := len(rows)
-	if before := number(q.Get("before")); q.Has("before") && before < last {
-		last = before
-	}
-	first := max(last-timelineRows, 0)
-	here := func(at int) string {
-		q.Set("before", fmt.Sprint(at))
-		return v.Run.Path + "?" + q.Encode()
-	}
-	if first > 0 {
-		body.Earlier = here(first)
-	}
-	if last < len(rows) {
-		body.Later = here(min(last+timelineRows, len(rows)))
-		q.Del("before")
-		body.Latest = v.Run.Path + "?" + q.Encode()
-	}
-	body.Rows = scaled(rows[first:last])
 	return nil
 }
 
@@ -287,15 +263,6 @@ func scaled(rows []lineRow) []lineRow {
 		}
 	}
 	return rows
-}
-
-// told reads the story of a run. missing names its missing events.
-func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.Told, missing, err error) {
-	read, err := story.Read(ctx, s.Fleet, head)
-	if err != nil && (read.Empty() || ctx.Err() != nil) {
-		return nil, nil, err
-	}
-	return read.Tell(0, s.Now()), err, nil
 }
 
 // recoveryBody is the page of the effects of a takeover.
