@@ -1,29 +1,55 @@
 package spans
 
 import (
+	"fmt"
+	"reflect"
+	"strings"
+
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// note adds an event that begins and ends no span, with its description. Data is nil for unknown types.
+// note adds an event that begins and ends no span. Data is nil for unknown types.
 func (t *Tracker) note(e *schema.Event, data schema.Data) {
-	name := e.Name()
-	if _, raised := data.(*schema.ErrorRaisedData); raised {
-		name = "exception"
-	}
-	t.noteAs(name, e, func(a *attrs) {
-		for _, f := range story.Describe(data, nil).Fields {
-			switch {
-			case !f.Content:
-				a.text(f.Key, cut(f.Text))
-				a.number(f.Key, f.Number)
-			case t.opts.Content:
-				a.content(f.Key, f.Text)
+	if raised, ok := data.(*schema.ErrorRaisedData); ok {
+		t.noteAs("exception", e, func(a *attrs) {
+			a.text("exception.type", cut(raised.Error.Type))
+			if t.opts.Content {
+				a.content("exception.message", raised.Error.Message)
 			}
+		})
+		return
+	}
+	t.noteAs(e.Name(), e, func(a *attrs) {
+		if data != nil {
+			a.members(data, t.opts.Content)
 		}
 	})
+}
+
+// members adds the texts and numbers of an event's data under their own names. Content, and names of people, are added
+// on request only.
+func (a *attrs) members(data schema.Data, content bool) {
+	v := reflect.ValueOf(data).Elem()
+	for field, value := range v.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		key := "waymark." + name
+		if name == "tool_call_id" {
+			key = attrToolCallID
+		}
+		_, private := field.Tag.Lookup("content")
+		switch private = private || name == "by" || name == "claimed"; {
+		case name == "", value.IsZero():
+		case private && content:
+			a.content(key, fmt.Sprint(value.Interface())) // a text, or a JSON value
+		case private:
+		case value.Kind() == reflect.String:
+			a.text(key, cut(value.String()))
+		case value.CanInt():
+			a.number(key, value.Int())
+		}
+	}
 }
 
 // noteAs adds an event to the turn's span, or to the epoch's if no turn of it is open.

@@ -2,6 +2,8 @@ package spans_test
 
 import (
 	"bytes"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -290,6 +292,39 @@ func TestTracer_PhasesAndReopenedRuns_Spans(t *testing.T) {
 	require.Equal(t, []uint64{at(2), at(3)}, []uint64{phase.GetStartTimeUnixNano(), phase.GetEndTimeUnixNano()})
 	require.Equal(t, "cancelled", get(all[1].GetAttributes(), "waymark.run.status"))
 	require.Equal(t, []uint64{at(6), at(7)}, []uint64{all[2].GetStartTimeUnixNano(), all[2].GetEndTimeUnixNano()})
+}
+
+func TestTracer_EventsWithoutASpan_HaveTheirMembersAsAttributes(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, "run-3")
+	l.add(started())
+	l.add(&schema.RunWaitingData{
+		InterruptID: "w1", Reason: schema.WaitHumanInput, Message: "Which?", ResponseSchema: jsontext.Value(`{"type":"string"}`),
+		Extra: jsontext.Value(`{"unknown":"text"}`),
+	})
+	l.control(&schema.RunInputData{InterruptID: "w1", By: "ann", Payload: jsontext.Value(`"blue"`)})
+	l.add(&schema.ContextCompactedData{ThroughTurn: 3, Summary: "Blue."})
+	l.add(&schema.RunEndedData{Status: "completed"})
+	const closed = "waymark.event.id waymark.interrupt_id waymark.reason, waymark.event.id waymark.interrupt_id, waymark.event.id waymark.through_turn"
+	const opened = "waymark.event.id waymark.interrupt_id waymark.message waymark.reason waymark.response_schema, " +
+		"waymark.by waymark.event.id waymark.interrupt_id waymark.payload, waymark.event.id waymark.summary waymark.through_turn"
+	for content, want := range map[bool]string{false: closed, true: opened} {
+		var list []string
+		events := named(t, l.all(spans.Options{Content: content}), "invoke_agent fixer").GetEvents()
+		for _, e := range events {
+			var keys []string
+			for _, a := range e.GetAttributes() {
+				keys = append(keys, a.GetKey())
+			}
+			slices.Sort(keys)
+			list = append(list, strings.Join(keys, " "))
+		}
+		require.Equal(t, want, strings.Join(list, ", "))
+		require.Equal(t, "3", get(events[2].GetAttributes(), "waymark.through_turn"))
+		if content {
+			require.Equal(t, `"blue"`, get(events[1].GetAttributes(), "waymark.payload"))
+		}
+	}
 }
 
 func TestTracer_ManyEvents_Counted(t *testing.T) {

@@ -18,17 +18,6 @@ type Description struct {
 	// its own. Bad: the line is of an error.
 	What, Detail string
 	Bad          bool
-	// Fields are the attributes of its span event.
-	Fields []Field
-}
-
-// Field is an attribute of a span event. Without text and number it is omitted.
-type Field struct {
-	Key    string
-	Text   string
-	Number int64
-	// Content of people and models: it is exported on request only.
-	Content bool
 }
 
 // Describe describes an event: a new type of event has its case here. tool returns the name of the tool of an open
@@ -36,9 +25,6 @@ type Field struct {
 func Describe(data schema.Data, tool func(id string) string) (d Description) {
 	gist := func(parts ...string) { d.Gist = output.Words(parts...) }
 	line := func(what string, parts ...string) { d.What, d.Detail = what, joined(parts...) }
-	field := func(key, text string) { d.Fields = append(d.Fields, Field{Key: key, Text: text}) }
-	number := func(key string, n int64) { d.Fields = append(d.Fields, Field{Key: key, Number: n}) }
-	content := func(key, text string) { d.Fields = append(d.Fields, Field{Key: key, Text: text, Content: true}) }
 	turn := func(n int32, messages ...schema.Message) {
 		gist(fmt.Sprintf("turn %d", n), MessagesText(messages))
 	}
@@ -59,7 +45,6 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 		gist("executor "+e.Executor, seen)
 	case *schema.RunInterruptedData:
 		gist(e.Reason)
-		field("waymark.reason", e.Reason)
 	case *schema.RunEndedData:
 		why := ""
 		if e.Error != nil {
@@ -68,20 +53,10 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 		gist(e.Status, e.Summary, why)
 	case *schema.RunWaitingData:
 		gist(e.InterruptID, e.Reason, e.Message)
-		field("waymark.reason", e.Reason)
-		field("waymark.interrupt.id", e.InterruptID)
-		field("gen_ai.tool.call.id", e.ToolCallID)
-		content("waymark.message", e.Message)
 	case *schema.RunInputData:
 		gist(e.InterruptID, e.Status, string(e.Payload))
-		field("waymark.interrupt.id", e.InterruptID)
-		field("waymark.input.status", e.Status)
-		content("waymark.by", e.By)
-		content("waymark.payload", string(e.Payload))
 	case *schema.RunCancelRequestedData:
 		gist(e.Reason)
-		content("waymark.by", e.By)
-		content("waymark.reason", e.Reason)
 	case *schema.TurnStartedData:
 		turn(e.Turn, e.Messages...)
 	case *schema.TurnAnsweredData:
@@ -113,68 +88,44 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 		line("phase", e.Phase+" is completed")
 	case *schema.StateSetData:
 		gist(e.Key, string(e.Value))
-		field("waymark.state.key", e.Key)
 	case *schema.StateDeletedData:
 		gist(e.Key)
-		field("waymark.state.key", e.Key)
 	case *schema.SignalSentData:
 		gist(e.SignalID, e.Name, string(e.Payload))
 		line("signal", e.Name, "from "+cmp.Or(e.Claimed, e.By, unnamed))
-		field("waymark.signal.id", e.SignalID)
-		field("waymark.signal.name", e.Name)
 	case *schema.SignalConsumedData:
 		gist(strings.Join(e.SignalIDs, ", "))
 		line("signal", output.Plural(len(e.SignalIDs), "signal")+" consumed")
-		field("waymark.signal.ids", strings.Join(e.SignalIDs, ","))
 	case *schema.LimitReachedData:
 		gist(e.Limit, string(e.Value), string(e.Maximum))
 		line("limit", "reached "+limitText(e))
 		d.Bad = true
-		field("waymark.limit", e.Limit)
 	case *schema.ContextCompactedData:
-		gist(CompactionText(e), e.Summary)
-		line("compacted", CompactionText(e))
-		number("waymark.compacted.through_turn", int64(e.ThroughTurn))
-		number("waymark.compacted.tokens_before", e.TokensBefore)
-		number("waymark.compacted.tokens_after", e.TokensAfter)
-		content("waymark.summary", e.Summary)
+		gist(compactionText(e), e.Summary)
+		line("compacted", compactionText(e))
 	case *schema.HandoffOfferedData:
 		gist(e.HandoffID, e.Kind, e.Reason, e.NextAgent)
 		line("hand-off", "offered", e.NextAgent)
-		field("waymark.handoff.id", e.HandoffID)
-		field("waymark.reason", e.Reason)
-		field("waymark.handoff.next_agent", e.NextAgent)
 	case *schema.HandoffAcceptedData:
 		gist(e.HandoffID, e.ChildRun)
 		line("hand-off", "accepted, carried out by "+e.ChildRun)
-		field("waymark.handoff.id", e.HandoffID)
-		field("waymark.handoff.child_run", e.ChildRun)
 	case *schema.HandoffDeclinedData:
 		gist(e.HandoffID, e.Reason)
 		line("hand-off", "declined", e.Reason)
-		field("waymark.handoff.id", e.HandoffID)
 	case *schema.HandoffClosedData:
 		gist(e.HandoffID, e.Reason)
 		line("hand-off", "closed")
-		field("waymark.handoff.id", e.HandoffID)
 	case *schema.ArtifactAddedData:
 		made := ArtifactOf(&schema.StateArtifact{ArtifactAddedData: *e})
 		gist(e.ArtifactID, e.Name, e.MediaType, made.SizeText(), made.WhereText())
 		line("artifact", cmp.Or(e.Name, e.ArtifactID), e.MediaType, made.SizeText(), made.WhereText())
-		field("waymark.artifact.id", e.ArtifactID)
-		field("waymark.artifact.media_type", e.MediaType)
-		number("waymark.artifact.size", e.Size)
-		content("waymark.artifact.name", e.Name)
 	case *schema.CheckpointMarkedData:
 		gist(e.Name)
 		line("mark", e.Name)
-		field("waymark.mark", e.Name)
 	case *schema.ErrorRaisedData:
 		gist(e.Scope, e.Error.Type, e.Error.Message)
 		line("error", e.Error.Type+": "+e.Error.Message)
 		d.Bad = true
-		field("exception.type", e.Error.Type)
-		content("exception.message", e.Error.Message)
 	}
 	return d
 }
@@ -193,14 +144,6 @@ func (d *Description) decided(e *schema.ToolDecidedData, tool func(id string) st
 			name = cmp.Or(tool(e.ToolCallID), name)
 		}
 		d.What, d.Detail = "policy", joined(decision+" about "+name, e.Policy, e.Reason)
-	}
-	d.Fields = []Field{
-		{Key: "gen_ai.tool.call.id", Text: e.ToolCallID},
-		{Key: "waymark.decision", Text: e.Decision},
-		{Key: "waymark.policy.mode", Text: e.Mode},
-		{Key: "waymark.policy", Text: e.Policy},
-		{Key: "waymark.by", Text: e.By, Content: true},
-		{Key: "waymark.reason", Text: e.Reason, Content: true},
 	}
 }
 
@@ -226,8 +169,8 @@ func limitText(d *schema.LimitReachedData) string {
 	return d.Limit
 }
 
-// CompactionText names the turns and tokens that a compaction replaced.
-func CompactionText(d *schema.ContextCompactedData) string {
+// compactionText names the turns and tokens that a compaction replaced.
+func compactionText(d *schema.ContextCompactedData) string {
 	through, tokens := "", ""
 	if d.ThroughTurn > 0 {
 		through = fmt.Sprintf("turns through %d in a summary", d.ThroughTurn)
