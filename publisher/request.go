@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -69,7 +68,11 @@ func askFleet[T any](ctx context.Context, r *Reader, verb, run string, request a
 	if err != nil {
 		return nil, fmt.Errorf("%s of run %s: %w", verb, run, err)
 	}
-	return fleetclient.One[T](ctx, r.service(), verb, run, request)
+	reply := new(T)
+	if err := r.service().One(ctx, verb, run, request, reply); err != nil {
+		return nil, err
+	}
+	return reply, nil
 }
 
 // control asks the daemon to write an event into a run.

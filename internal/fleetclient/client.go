@@ -300,21 +300,16 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 	}
 }
 
-// One is Ask for an answer of one reply.
-func One[T any](ctx context.Context, c *Client, verb, run string, request any) (*T, error) {
-	var out *T
-	err := c.Ask(ctx, verb, run, request, func() *Replies {
+// One is Ask for an answer of one reply, which it decodes into out.
+func (c *Client) One(ctx context.Context, verb, run string, request, out any) error {
+	return c.Ask(ctx, verb, run, request, func() *Replies {
 		return &Replies{
-			Answer: func(body []byte) error {
-				out = new(T)
-				return Decode(body, out)
-			},
+			Answer: func(body []byte) error { return Decode(body, out) },
 			Piece: func(kind string, _ []byte) error {
 				return fmt.Errorf("%w: unexpected reply of kind %.20q", ErrBadAnswer, kind)
 			},
 		}
 	})
-	return out, err
 }
 
 // Decode reads the body of an answer.

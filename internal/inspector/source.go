@@ -80,14 +80,7 @@ func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) 
 	if err != nil {
 		return fmt.Errorf("encrypting what is sent to run %s: %w", run, err)
 	}
-	return f.service.Ask(ctx, verb, run, request, func() *fleetclient.Replies {
-		return &fleetclient.Replies{
-			Answer: func(body []byte) error { return fleetclient.Decode(body, reply) },
-			Piece: func(kind string, _ []byte) error {
-				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", fleetclient.ErrBadAnswer, kind)
-			},
-		}
-	})
+	return f.service.One(ctx, verb, run, request, reply)
 }
 
 // Observe implements [Fleet].
