@@ -6,9 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -33,9 +30,6 @@ type listed struct {
 	Size       int64  `json:"size"`
 	Turn       int32  `json:"turn"`
 	Where      string `json:"where"`
-	File       string `json:"file"`
-	Checked    bool   `json:"checked"`
-	Problem    string `json:"problem"`
 }
 
 // artifacts asks for the artifacts of a run, by their ids.
@@ -115,82 +109,36 @@ func TestArtifacts_List_SaysWhatTheyAreAndWhere(t *testing.T) {
 	require.Contains(t, complaints, "has no run unknown")
 }
 
-func TestArtifacts_Fetch_WritesCheckedContent(t *testing.T) {
+func TestArtifacts_One_IsWrittenWithItsDigestChecked(t *testing.T) {
 	t.Parallel()
-	w := makes(t)
-	dir := filepath.Join(t.TempDir(), "new", "out")
-	code, out, complaints := w.ask("200", "", "artifacts", "r1", "--fetch", dir)
-	require.Zero(t, code, complaints)
-	require.Regexp(t, `(?m)^pull request .*not fetched: only a link$`, out)
-	for name, want := range map[string]string{
-		"notes_plan.md": "# Plan\n", "log.txt": strings.Repeat("large ", 100_000), "login.png": "\x89PNG\x00\xff", "result.json": `{"ok":true}`,
-	} {
-		got, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
-		require.Equal(t, want, string(got), name)
-	}
-	files, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, files, 4)
-	list := w.artifacts(0, "r1", "--fetch", dir) // once more: the same content is there already
-	require.Equal(t, filepath.Join(dir, "login.png"), list["picture"].File)
-	require.True(t, list["picture"].Checked)
-	require.False(t, list["value"].Checked, "it has no digest")
-	require.Empty(t, list["link"].File)
-
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "log.txt"), []byte("mine"), 0o600))
-	list = w.artifacts(5, "r1", "--fetch", dir)
-	require.Contains(t, list["large"].Problem, "log.txt: file already exists")
-	kept, err := os.ReadFile(filepath.Join(dir, "log.txt"))
-	require.NoError(t, err)
-	require.Equal(t, "mine", string(kept), "no file is overwritten")
-	code, _, complaints = w.ask("", "", "artifacts", "r1", "--fetch", filepath.Join(dir, "log.txt"))
-	require.Equal(t, 1, code)
-	require.Contains(t, complaints, "name a writable directory")
-}
-
-func TestArtifacts_FetchHostileOnes_WritesOnlyInTheDirectory(t *testing.T) {
-	t.Parallel()
-	outside := t.TempDir()
-	dir := filepath.Join(outside, "in")
-	require.NoError(t, os.Mkdir(dir, 0o700))
-	target := filepath.Join(outside, "target")
-	require.NoError(t, os.Symlink(target, filepath.Join(dir, "linked")))
 	w := makes(t,
-		schema.ArtifactAddedData{ArtifactID: "up", Name: "../up", Content: []byte(`"x"`)},
-		schema.ArtifactAddedData{ArtifactID: "rooted", Name: filepath.Join(outside, "rooted"), Content: []byte(`"x"`)},
-		schema.ArtifactAddedData{ArtifactID: "device", Name: "NUL.txt", Content: []byte(`"x"`)},
-		schema.ArtifactAddedData{ArtifactID: "linked", Name: "linked", Content: []byte(`"x"`)},
-		schema.ArtifactAddedData{ArtifactID: "twice", Name: "LOG.txt", Content: []byte(`"other"`)},
-		schema.ArtifactAddedData{ArtifactID: "forged", Name: "forged", Content: []byte(`"x"`), Digest: digestOf("y")},
-		schema.ArtifactAddedData{ArtifactID: "odd", Name: "odd", Content: []byte(`"x"`), Digest: "md5-9dd4e461268c8034f5c8564e155c67a6"},
-		schema.ArtifactAddedData{ArtifactID: "gone", Name: "gone", URI: schema.DataRef("r1", strings.Repeat("ab", 32))},
+		schema.ArtifactAddedData{ArtifactID: "forged", Content: []byte(`"x"`), Digest: digestOf("y")},
+		schema.ArtifactAddedData{ArtifactID: "odd", Content: []byte(`"x"`), Digest: "md5-9dd4e461268c8034f5c8564e155c67a6"},
+		schema.ArtifactAddedData{ArtifactID: "gone", URI: schema.DataRef("r1", strings.Repeat("ab", 32))},
 	)
-	list := w.artifacts(6, "r1", "--fetch", dir)
-	require.Equal(t, filepath.Join(dir, "_._up"), list["up"].File)
-	require.Equal(t, filepath.Join(dir, "_NUL.txt"), list["device"].File)
-	require.Equal(t, filepath.Join(dir, "LOG-2.txt"), list["twice"].File, "log.txt is there, and case does not count everywhere")
-	require.Equal(t, "its content has another digest", list["forged"].Problem)
-	require.Contains(t, list["odd"].Problem, "its digest is not sha256-")
-	require.NotEmpty(t, list["gone"].Problem)
-	require.Contains(t, list["linked"].Problem, "exists")
-	files, err := os.ReadDir(outside)
-	require.NoError(t, err)
-	require.Len(t, files, 1, "nothing was written outside")
-	require.NoFileExists(t, filepath.Join(dir, "forged"))
-	require.FileExists(t, filepath.Join(dir, "notes_plan.md"), "the others are written")
-}
-
-// What the disk does not take is no damage of the run.
-func TestArtifacts_DirectoryTakesNoFiles_IsNoDamage(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only /proc is a directory in which no user creates files")
+	for id, want := range map[string]string{
+		"small": "# Plan\n", "large": strings.Repeat("large ", 100_000), "picture": "\x89PNG\x00\xff", "value": `{"ok":true}`,
+	} {
+		code, out, complaints := w.ask("", "", "artifacts", "r1", id)
+		require.Zero(t, code, complaints)
+		require.Equal(t, want, out, id)
 	}
-	t.Parallel()
-	w := makes(t)
-	list := w.artifacts(1, "r1", "--fetch", "/proc")
-	require.Contains(t, list["small"].Problem, "notes_plan.md")
-	require.Empty(t, list["small"].File)
+	for id, test := range map[string]struct {
+		code int
+		says string
+	}{
+		"forged":  {6, "its content has another digest"},
+		"odd":     {6, "its digest is not sha256-"},
+		"gone":    {6, ""},
+		"link":    {4, "is not stored: link: https://example.com/pulls/12"},
+		"bare":    {4, "is not stored: only its name is recorded"},
+		"unknown": {4, "run r1 has no artifact unknown\nhint: list them with: waymark"},
+	} {
+		code, out, complaints := w.ask("", "", "artifacts", "r1", id)
+		require.Equal(t, test.code, code, complaints)
+		require.Empty(t, out, id)
+		require.Contains(t, complaints, test.says)
+	}
 }
 
 // An object whose content was changed by hand is not written.
@@ -208,8 +156,7 @@ func TestArtifacts_ObjectStoreIsTamperedWith_IsRefused(t *testing.T) {
 	require.Len(t, objects, 1)
 	_, err = store.PutString(ctx, objects[0].Name, `"another text"`)
 	require.NoError(t, err)
-	dir := t.TempDir()
-	list := w.artifacts(6, "r1", "--fetch", dir)
-	require.NotEmpty(t, list["large"].Problem)
-	require.NoFileExists(t, filepath.Join(dir, "log.txt"))
+	code, out, complaints := w.ask("", "", "artifacts", "r1", "large")
+	require.Equal(t, 6, code, complaints)
+	require.Empty(t, out)
 }

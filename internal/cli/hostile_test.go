@@ -14,7 +14,7 @@ import (
 )
 
 // hostileCommand is a command that prints what others chose: something of the run hostile, or of a file from outside. In its
-// words TEXT is the hostile text, ODD a conversation of it, and DIR and BACKUP are places.
+// words TEXT is the hostile text, ODD a conversation of it, and BACKUP a place.
 type hostileCommand struct {
 	role access.Role
 	// shows: it must come to its end. Of the others it does not matter what becomes of them.
@@ -62,7 +62,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"doctor"}},
 	{access.Operator, true, []string{"doctor", "--json"}},
 	{access.Operator, true, []string{"artifacts", "hostile"}},
-	{access.Operator, false, []string{"artifacts", "hostile", "--fetch", "DIR/artifacts"}},
+	{access.Operator, false, []string{"artifacts", "hostile", "a\u202e\x1b[31m"}},
 	{access.Operator, false, []string{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},
 	{access.Operator, false, []string{"input", "hostile"}},
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT"}},

@@ -105,8 +105,8 @@ var missionRowsFrom19 = []missionRow{
 	{
 		27, "Artifacts", "What a run made is listed, and fetched with its digest checked.",
 		[]shown{
-			{command: `waymark artifacts fix-login --fetch out`, first: 1, want: []string{`^login\.patch .* in the run +out/login\.patch$`}},
-			{command: `cat out/login.patch`, first: 1, want: []string{`\A\+ cookie\s*\z`}},
+			{command: `waymark artifacts fix-login`, first: 1, want: []string{`^login\.patch +patch .* in the run$`}},
+			{command: `waymark artifacts fix-login patch`, first: 1, want: []string{`\A\+ cookie\s*\z`}},
 		},
 	},
 	{

@@ -471,7 +471,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 		conversation, err := json.Marshal(map[string]any{"messages": []map[string]string{{"role": "user", "content": hostile}, {"role": hostile, "content": hostile}}})
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(odd+".jsonl", append(conversation, "\n"+hostile+"\n"...), 0o600))
-		words := strings.NewReplacer("ODD", odd, "BACKUP", filepath.Join(s.dir, "hostile.backup"), "DIR", s.dir, "TEXT", hostile)
+		words := strings.NewReplacer("ODD", odd, "BACKUP", filepath.Join(s.dir, "hostile.backup"), "TEXT", hostile)
 		for _, c := range hostileCommands {
 			args := make([]string, len(c.args))
 			for i := range c.args {

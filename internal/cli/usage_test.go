@@ -105,7 +105,6 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"start", "coder", "--tier", ""},
 		{"start", "coder", "--tenant="},
 		{"runs", "ls", "--completion", ""},
-		{"artifacts", "x", "--fetch", ""},
 		{"runs", "ls", "--nats", ""},
 		{"runs", "ls", "--context", ""},
 		{"runs", "ls", "--state-dir", ""},

@@ -22,7 +22,7 @@ import (
 const (
 	placeEvent     = "event"
 	placeStore     = "object_store"
-	PlaceLink      = "link"
+	placeLink      = "link"
 	placeEncrypted = "encrypted"
 	placeNowhere   = "nowhere"
 )
@@ -42,18 +42,11 @@ type Artifact struct {
 	URI   string `json:"uri,omitzero"`
 	// KeyID names the key of an encrypted content.
 	KeyID string `json:"key_id,omitzero"`
-	// File that the content is in; empty without --fetch, and for one that was not written.
-	File string `json:"file,omitzero"`
-	// Checked: the content has the digest. One without a digest is as it was stored.
-	Checked bool `json:"checked,omitzero"`
-	// Problem is why the content was not written.
-	Problem string `json:"problem,omitzero"`
 	// Content in the event, or DataRef of the content in the object store.
 	Content jsontext.Value `json:"-"`
 	DataRef string         `json:"-"`
 	// Refs of the content.
 	Refs []schema.Ref `json:"-"`
-	Err  error        `json:"-"`
 }
 
 // ArtifactOf says where the content of an artifact is.
@@ -79,7 +72,7 @@ func ArtifactOf(s *schema.StateArtifact) *Artifact {
 	case notOurs == nil:
 		a.Where, a.DataRef = placeStore, a.URI
 	case a.URI != "":
-		a.Where = PlaceLink
+		a.Where = placeLink
 	}
 	return a
 }
@@ -118,7 +111,6 @@ func (f *Artifact) CheckedContent(v jsontext.Value) ([]byte, error) {
 	}
 	for _, content := range list {
 		if sum := sha256.Sum256(content); bytes.Equal(sum[:], want) {
-			f.Checked = true
 			return content, nil
 		}
 	}
@@ -132,7 +124,7 @@ func (f *Artifact) WhereText() string {
 		return "in the run"
 	case placeStore:
 		return "object store"
-	case PlaceLink:
+	case placeLink:
 		return "link: " + f.URI
 	case placeEncrypted:
 		return encryption.Placeholder(f.KeyID)

@@ -73,7 +73,7 @@ func printRecord(a *base.App, s *schema.State) error {
 	for i := range s.Artifacts {
 		artifacts[i] = story.ArtifactOf(&s.Artifacts[i])
 	}
-	return printBelow(a, ArtifactsCmd{}.columns(), artifactRows(artifacts, false))
+	return printBelow(a, artifactColumns(), artifactRows(artifacts))
 }
 
 func tokenCount(n int64) string {
