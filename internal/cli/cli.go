@@ -23,7 +23,7 @@ type cli struct {
 
 	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with an embedded NATS server unless a server is named."`
 	Start    runs.StartCmd      `cmd:"" help:"Submit a run for an executor of its agent."`
-	Runs     runs.Cmd           `cmd:"" help:"List, show and watch runs."`
+	Runs     runs.Cmd           `cmd:"" help:"List and show runs."`
 	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
 	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to continue."`
 	Settle   runs.SettleCmd     `cmd:"" help:"Settle a tool call in doubt."`
@@ -46,7 +46,7 @@ type cli struct {
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`
-	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
+	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`

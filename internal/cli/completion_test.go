@@ -67,11 +67,11 @@ func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 		{"runs get --view state oth", []string{"other"}},
 		{"plan oth", []string{"other"}},
 		{"completion f", []string{"fish"}},
-		{"tai", []string{"tail"}},
+		{"inb", []string{"inbox"}},
 		{"--ver", []string{"--version"}},
 		{"fleet sh", []string{"show"}},
-		{"runs list --pare", []string{"--parent"}},
-		{"tail --no", []string{"--no-follow"}},
+		{"runs ls --pare", []string{"--parent"}},
+		{"events --no", []string{"--no-follow"}},
 		{"no-such-command --j", []string{"--json"}},
 	} {
 		// A shell does not wait for a busy daemon: without an answer in time there are no runs to offer.

@@ -146,7 +146,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	commands := func(where string, getenv func(string) string) {
 		for _, args := range []string{
 			"runs ls", "runs ls --json", "runs ls --label team=blue", "runs ls --stuck", "runs show r1", "runs show r1 --json", "inbox", "inbox --json", "runs get r1", "runs get r1 --json",
-			"runs get r1 --view state", "runs get r1 --full", "runs get r1 --view state --json", "runs get r1 --view events", "runs history r1", "artifacts r1", "events r1 --all --no-follow",
+			"runs get r1 --view state", "runs get r1 --full", "runs get r1 --view state --json", "runs history r1", "artifacts r1", "events r1 --all --no-follow",
 			"events r1 --all --no-follow --json", "plan r1", "tree r1", "verify r1", "fleet show",
 		} {
 			h.waymarkAs(t, where, getenv, 0, strings.Fields(args)...)

@@ -35,7 +35,7 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 	wait(t.Context(), t, r, "fork")
 	k.person(t, "ann", 0, "input", "r-mail", "fork", "--text", "yes", "--by", "ann")
 
-	events := k.person(t, "bob", 0, "runs", "get", "r-mail", "--view", "events")
+	events := k.person(t, "bob", 0, "events", "r-mail", "--all", "--no-follow")
 	require.Regexp(t, `run\.input +operator:`+k.people["ann"].Key[:8]+` \(claims: ann\), fork`, events)
 	require.NotContains(t, events, k.people["ann"].Key)
 	added := k.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline")
@@ -151,7 +151,7 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		wait(t.Context(), t, r, asks)
 	}
 	require.Eventually(t, func() bool {
-		_, stdout, _ := s.ask(t, false, "", "cleanup", "--max-age", "0d", "--grace", "1s", "--dry-run", "--quiet")
+		_, stdout, _ := s.ask(t, "", "cleanup", "--max-age", "0d", "--grace", "1s", "--dry-run", "--quiet")
 		return strings.Contains(stdout, ended)
 	}, startLimit, 100*time.Millisecond)
 	for _, test := range []struct {
@@ -161,15 +161,14 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		{"runs ls", []string{live, ended}},
 		{"runs get " + live, []string{live, call, asks}},
 		{"runs get " + live + " --view state", []string{live, call, asks}},
-		{"runs get " + live + " --view events", nil},
-		{"runs watch " + ended, []string{ended}},
+		{"events " + live + " --all --no-follow", nil},
 		{"events --all --no-follow", []string{live, ended}},
 		{"plan " + live, []string{live, call, asks}},
 		{"tree " + live, []string{live}},
 		{"cleanup --max-age 0d --grace 1s --dry-run", []string{ended}},
 	} {
 		for _, columns := range []string{"80", "100", "200", ""} {
-			code, stdout, stderr := s.ask(t, strings.Contains(test.words, "watch"), columns, strings.Fields(test.words)...)
+			code, stdout, stderr := s.ask(t, columns, strings.Fields(test.words)...)
 			require.Zero(t, code, "%s: %s", test.words, stderr)
 			for _, id := range test.ids {
 				require.Contains(t, stdout, id, "%s at %s", test.words, columns)
@@ -180,10 +179,10 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		}
 	}
 	for _, columns := range []string{"80", ""} {
-		_, stdout, _ := s.ask(t, false, columns, "doctor")
+		_, stdout, _ := s.ask(t, columns, "doctor")
 		require.NotContains(t, stdout, "…", "doctor at %q", columns)
 	}
-	_, stdout, _ := s.ask(t, false, "80", "erase", ended)
+	_, stdout, _ := s.ask(t, "80", "erase", ended)
 	require.Regexp(t, `(?ms)^removed +\d+ events? in the log, .* in lists$`, stdout)
 	require.Regexp(t, `(?m)^digest +[0-9a-f]{64}$`, stdout)
 }

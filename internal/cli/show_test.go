@@ -210,20 +210,16 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 	code, _, complaints := w.ask("80", "", "runs", "get", "r1", "--at", "yesterday")
 	require.Equal(t, 2, code)
 	require.Contains(t, complaints, "waymark runs history RUN")
-	code, _, complaints = w.ask("80", "", "runs", "get", "r1", "--full", "--view", "events")
-	require.Equal(t, 2, code)
-	require.Contains(t, complaints, "--full needs --view state")
-
-	code, _, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool.retuned")
+	code, _, complaints = w.ask("100", "", "events", "r1", "--all", "--no-follow", "--type", "tool.retuned")
 	require.Zero(t, code)
 	require.Contains(t, complaints, "--type tool.retuned is not in the vocabulary and shows only executors' own events of this name; known names: tool.called, tool.decided,")
-	code, out, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
+	code, out, complaints = w.ask("100", "", "events", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
 	require.Empty(t, complaints)
 	require.Zero(t, code)
 	require.NotContains(t, out, "turn.started")
 	require.Contains(t, out, "tool.returned")
 	require.Contains(t, out, "run.ended")
-	code, _, complaints = w.ask("100", "", "tail", "--type", "Tool")
+	code, _, complaints = w.ask("100", "", "events", "--type", "Tool")
 	require.Equal(t, 2, code)
 	require.Contains(t, complaints, "--type Tool is not an event name")
 	t.Run("colour", func(t *testing.T) {
@@ -232,7 +228,7 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 			getenv := func(name string) string {
 				return map[string]string{"WAYMARK_STATE_DIR": w.StateDir(), "FORCE_COLOR": "1", variable: "1"}[name]
 			}
-			require.Zero(t, Run(t.Context(), []string{"tail", "r1", "--all", "--no-follow"}, getenv, nil, &out, &out))
+			require.Zero(t, Run(t.Context(), []string{"events", "r1", "--all", "--no-follow"}, getenv, nil, &out, &out))
 			require.Equal(t, want, strings.Contains(out.String(), "\x1b["), variable)
 		}
 	})

@@ -52,7 +52,7 @@ func TestServe_CtrlC_EndsDaemonAndFollowers(t *testing.T) {
 	add.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir)
 	require.NoError(t, add.Run())
 
-	for _, args := range [][]string{{"events", "--all"}, {"runs", "watch", "talk"}} {
+	for _, args := range [][]string{{"events", "--all"}, {"events", "talk", "--all"}} {
 		follower, log := startProcess(t, dir, "talk", args...)
 		require.NoError(t, follower.Process.Signal(os.Interrupt))
 		require.NoError(t, follower.Wait(), "%v: %s", args, log)

@@ -28,20 +28,16 @@ type surfaceCommand struct {
 	words string // RUN is the run, DIR a directory, and OTLP the address of a collector
 	// writes: on a run that is there the command may write.
 	writes bool
-	// follows: the command goes on until it is ended, which the test does after the first line.
-	follows bool
 }
 
 // surfaceCommands are all commands that take a run.
 var surfaceCommands = []surfaceCommand{
 	{words: "runs get RUN"},
 	{words: "runs get RUN --view state"},
-	{words: "runs get RUN --view events"},
 	{words: "runs get RUN --full"},
 	{words: "runs show RUN"},
 	{words: "runs history RUN"},
 	{words: "artifacts RUN"},
-	{words: "runs watch RUN", follows: true},
 	{words: "events RUN --all --no-follow"},
 	{words: "plan RUN"},
 	{words: "verify RUN"},
@@ -89,30 +85,20 @@ func (s *surface) env(name string) string {
 	return ""
 }
 
-// ask runs a command line to its end, or to its first line when it follows.
-func (s *surface) ask(t *testing.T, follows bool, columns string, args ...string) (code int, stdout, stderr string) {
+// ask runs a command line to its end.
+func (s *surface) ask(t *testing.T, columns string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	var complaints bytes.Buffer
-	out := newLineWriter()
-	if follows {
-		go func() {
-			select {
-			case <-out.first:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
+	var out, complaints bytes.Buffer
 	getenv := func(name string) string {
 		if name == "COLUMNS" {
 			return columns
 		}
 		return s.env(name)
 	}
-	code = Run(ctx, append(slices.Clone(args), s.where...), getenv, strings.NewReader(""), out, &complaints)
-	return code, out.buf.String(), complaints.String()
+	code = Run(ctx, append(slices.Clone(args), s.where...), getenv, strings.NewReader(""), &out, &complaints)
+	return code, out.String(), complaints.String()
 }
 
 // last is the sequence of the log's last message.
@@ -176,11 +162,11 @@ func newSurface(t *testing.T) *surface {
 	s.stream, err = js.Stream(t.Context(), names.EventStream())
 	require.NoError(t, err)
 	for _, id := range ids["held"] {
-		code, _, stderr := s.ask(t, false, "", "recover", id, "--executor", "me")
+		code, _, stderr := s.ask(t, "", "recover", id, "--executor", "me")
 		require.Zero(t, code, stderr)
 	}
 	for _, id := range ids["removed"] {
-		code, _, stderr := s.ask(t, false, "", "erase", id)
+		code, _, stderr := s.ask(t, "", "erase", id)
 		require.Zero(t, code, stderr)
 	}
 	return s
@@ -251,7 +237,7 @@ func (s *surface) states(t *testing.T) {
 				args[j] = strings.ReplaceAll(strings.ReplaceAll(args[j], "RUN", id), "OTLP", s.otlp)
 			}
 			before := s.last(t)
-			code, stdout, stderr := s.ask(t, c.follows, "", args...)
+			code, stdout, stderr := s.ask(t, "", args...)
 			said := surfaceLine(stdout, stderr)
 			if id != "" {
 				said = strings.ReplaceAll(said, id, "RUN")
@@ -288,13 +274,13 @@ var shownCommand = regexp.MustCompile(`(^|: +)waymark `)
 // widths asks for tables in terminals of several widths.
 func (s *surface) widths(t *testing.T) {
 	for _, words := range []string{
-		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "tree held-0",
-		"runs watch held-0", "doctor", "runs get held-0", "plan held-0", "verify ended-0", "help",
+		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs history held-0", "tree held-0",
+		"doctor", "runs get held-0", "plan held-0", "verify ended-0", "help",
 	} {
 		longest := map[int]int{}
 		for _, width := range []int{80, 100, 200} {
 			args := strings.Fields(words)
-			_, stdout, stderr := s.ask(t, strings.Contains(words, "watch"), strconv.Itoa(width), args...)
+			_, stdout, stderr := s.ask(t, strconv.Itoa(width), args...)
 			require.NotEmpty(t, stdout, "%s: %s", words, stderr)
 			require.NotRegexp(t, surfaceOne, stdout)
 			table, _, _ := strings.Cut(stdout, "  do: ") // what is to be done is pasted, and not cut

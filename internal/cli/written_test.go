@@ -215,7 +215,7 @@ func TestRunsGetAndPlan_ApplicationStateAndSignals_AreShown(t *testing.T) {
 }
 
 // Refused events are in the log like all others: a person must be able to tell them apart, and be told what to run next.
-func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
+func TestEvents_RefusedOnes_AreMarkedWithTheNextStep(t *testing.T) {
 	t.Parallel()
 	w := newWrittenFleet(t)
 	w.write("r1", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
@@ -223,13 +223,12 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	w.write("r1", schema.ToolReturned, 1, `{"tool_call_id":"c1"}`)
 	w.write("r1", schema.RunEnded, 0, `{"status":"completed"}`)
 	w.plain("r1", schema.StateSet, 0, `{"key":"plan","value":2}`)
-	said := w.told("runs", "get", "r1", "--view", "events")
+	said := w.told("events", "r1", "--all", "--no-follow")
 	require.Regexp(t, `(?m)1\.2 +tool\.returned +refused: unknown_call, `, said)
 	require.Regexp(t, `(?m)1\.- +state\.set +refused: run_ended, `, said)
 	require.Regexp(t, `(?m)1\.- +state\.set +plan, 1$`, said, "an executor's event without a sequence is no control event")
 	require.Equal(t, 2, strings.Count(said, "refused: "), said)
-	require.Contains(t, w.told("runs", "get", "r1", "--view", "events", "--json"), `"refused":"run_ended, `)
-	require.Contains(t, w.told("runs", "get", "r1", "--at", "end", "--view", "events"), "refused: run_ended, ")
+	require.Contains(t, w.told("events", "r1", "--all", "--no-follow", "--json"), `"refused":"run_ended, `)
 	var complaints string
 	require.Eventually(t, func() bool {
 		code, stdout, stderr := w.ask("", "runs", "get", "r1")
@@ -244,13 +243,10 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	}, time.Minute, pollEvery, "a command that is there, on the server that was asked")
 
 	w.rewound("r2")
-	said = w.told("runs", "get", "r2", "--view", "events")
-	require.Equal(t, 3, strings.Count(said, "left behind: "), said)
-	require.Regexp(t, `(?m)1\.4 +turn\.answered +left behind: turn 2, `, said)
-	require.Contains(t, said, "2.c      run.resumed")
 	said = w.told("events", "r2", "--all", "--no-follow")
 	require.Equal(t, 3, strings.Count(said, "left behind: "), said)
 	require.Regexp(t, `(?m)1\.4 +turn\.answered +left behind: turn 2, `, said)
+	require.Contains(t, said, "2.c      run.resumed")
 	require.Equal(t, 3, strings.Count(w.told("events", "r2", "--all", "--no-follow", "--json"), `"left_behind":true`))
 	require.Regexp(t, `(?m)^left behind +records 4-6$`, w.told("runs", "get", "r2"))
 }
@@ -271,7 +267,7 @@ func TestEncryptedFields_ViewsAndInput_NameTheKey(t *testing.T) {
 		ref("/message")+`,`+ref("/response_schema")+`]}`)
 	const text = "(encrypted with key k1)"
 	for words, times := range map[string]int{
-		"runs get r1 --view state": 6, "runs get r1 --view events": 5, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2, "runs get r1 --at end --view events": 5,
+		"runs get r1 --view state": 6, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2,
 	} {
 		said := w.told(strings.Fields(words)...)
 		require.NotContains(t, said, "c2VjcmV0", words)

@@ -275,7 +275,7 @@ func (c *Client) aboutRun(run string, err error) error {
 		f.Hint = "see how it ended: " + c.Prompt.Command("runs get "+run) + "; to continue it anyway: " +
 			c.Prompt.Command("recover "+run+" --executor NAME --reason reopen")
 	case schema.CodeQuarantined:
-		f.Hint = "find the event at which it stops: " + c.Prompt.Command("runs get "+run+" --view events") + "; then let the fleet try again: " +
+		f.Hint = "find the event at which it stops: " + c.Prompt.Command("events "+run+" --all --no-follow") + "; then let the fleet try again: " +
 			c.Prompt.Command("release "+run)
 	case schema.CodeNotInDoubt:
 		f.Hint = "see the run's calls: " + c.Prompt.Command("runs get "+run+" --view state")

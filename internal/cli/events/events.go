@@ -21,7 +21,6 @@ import (
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/story"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -39,18 +38,17 @@ type Cmd struct {
 func (Cmd) Help() string {
 	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
 		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
-		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. On several replicas, ` +
-		`--all --no-follow of a run fails unless a daemon proves where the run ends. Why other events were refused: ` +
-		`waymark verify RUN.
+		`not signed. The daemon reads a run from its beginning, with the reason of each refused event and a mark on those that waymark ` +
+		`resume left behind.
 
 Examples:
   waymark events                                  new events of all runs
   waymark events fix-login --all --no-follow      a run from its beginning
-  waymark tail --type run,tool.failed             events about runs, and failed tool calls`
+  waymark events --type run,tool.failed             events about runs, and failed tool calls`
 }
 
-// Line is an event as JSON.
-type Line struct {
+// line is an event as JSON.
+type line struct {
 	Stream   schema.StreamSequence `json:"stream_sequence,omitzero"`
 	ID       string                `json:"id"`
 	Type     string                `json:"type"`
@@ -159,7 +157,7 @@ func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error
 }
 
 // follow reads the event streams of the selected shards. take is called by one goroutine.
-func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error) error {
+func (c Cmd) follow(ctx context.Context, cl *base.Client, from eventlog.FollowFrom, take func(eventlog.Arrived) error) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -167,25 +165,10 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 	records := make(chan eventlog.Arrived)
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
-	read := func(shard int, from eventlog.FollowFrom) {
-		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records) })
-	}
-	for _, shard := range c.shards(settings) {
-		if !c.All || c.Run_ == "" {
-			read(shard, c.from())
-			continue
+	for shard := range settings.Shards {
+		if c.Run_ == "" || shard == schema.ShardOf(c.Run_, settings.Shards) {
+			readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records) })
 		}
-		readers.Go(func() error {
-			last, err := c.sealed(ctx, js, settings, shard, records)
-			if err != nil {
-				return err
-			}
-			from := c.from()
-			if last != 0 {
-				from.Stream = last + 1
-			}
-			return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records)
-		})
 	}
 	group.Go(func() error {
 		defer close(records)
@@ -200,64 +183,6 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 		return nil
 	})
 	return group.Wait()
-}
-
-// shards are the shards that may hold the requested events.
-func (c Cmd) shards(settings schema.FleetSettings) []int {
-	if c.Run_ != "" {
-		return []int{schema.ShardOf(c.Run_, settings.Shards)}
-	}
-	all := make([]int, settings.Shards)
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-// from is where the reading of a shard starts.
-func (c Cmd) from() eventlog.FollowFrom {
-	from := eventlog.FollowFrom{Run: c.Run_, New: !c.All}
-	if c.Since > 0 && !c.All {
-		from.Since = time.Now().Add(-c.Since)
-	}
-	return from
-}
-
-// sealed passes on the run's events that were moved to segments, and returns where they end.
-func (c Cmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
-	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
-	if err != nil {
-		return 0, err
-	}
-	last := schema.StreamSequence(0)
-	for n := 1; ; n++ {
-		stored, err := store.Segments.Get(ctx, c.Run_, n)
-		if errors.Is(err, kvstore.ErrNotFound) {
-			return last, nil
-		}
-		if err != nil {
-			return last, err
-		}
-		info, frames, err := schema.DecodeSegment(stored)
-		if err != nil {
-			return last, fmt.Errorf("segment %d of run %s: %w", n, c.Run_, err)
-		}
-		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
-			select {
-			case out <- eventlog.Arrived{Subject: store.Names.EventSubject(c.Run_), Record: rec}:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		})
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return last, err
-		}
-		last = info.Last.Stream
-	}
 }
 
 // read passes on the events of one shard in order. After an interruption it continues after the last shown event.
@@ -306,24 +231,24 @@ func (c Cmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Na
 	}
 }
 
-// Judged says whether an event counts; the zero value is an accepted one.
-type Judged struct {
+// judged says whether an event counts; the zero value is an accepted one.
+type judged struct {
 	refused                         string
 	duplicate, unsigned, leftBehind bool
 }
 
 // judgedByKeys judges an event by the fleet's keys, without the fold.
-func judgedByKeys(r *schema.Record, keys *schema.Keys) Judged {
-	e, err := decodeRecord(r)
+func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
+	e, err := schema.Decode(r.Header, r.Body)
 	if err != nil || !keys.Any() {
-		return Judged{}
+		return judged{}
 	}
-	return Judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
+	return judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
 }
 
-// JudgedByFold judges an event by the fold's verdict.
-func JudgedByFold(v schema.Verdict, leftBehind bool) Judged {
-	j := Judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
+// judgedByFold judges an event by the fold's verdict.
+func judgedByFold(v schema.Verdict, leftBehind bool) judged {
+	j := judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
 	if v.Kind == schema.Rejected {
 		j.refused = output.Words(string(v.Reason), v.Detail)
 	}
@@ -331,7 +256,7 @@ func JudgedByFold(v schema.Verdict, leftBehind bool) Judged {
 }
 
 // doubt is the marker before the event's summary, or in place of it.
-func (j *Judged) doubt(e *schema.Event) string {
+func (j *judged) doubt(e *schema.Event) string {
 	switch {
 	case j.refused != "":
 		return "refused: " + j.refused
@@ -345,12 +270,12 @@ func (j *Judged) doubt(e *schema.Event) string {
 	return ""
 }
 
-// Show writes one event. Barriers of the daemon and tombstones are not shown as events of a run.
-func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject string, j Judged) error {
-	e, err := decodeRecord(&r)
+// show writes one event. Barriers of the daemon and tombstones are not shown as events of a run.
+func (c Cmd) show(ctx context.Context, a *base.App, r schema.Record, subject string, j judged) error {
+	e, err := schema.Decode(r.Header, r.Body)
 	if err != nil {
 		if a.JSON {
-			return output.Line(a.Stdout, Line{Stream: r.Stream, Run: subject, Problem: err.Error()})
+			return output.Line(a.Stdout, line{Stream: r.Stream, Run: subject, Problem: err.Error()})
 		}
 		_, err = fmt.Fprintf(a.Stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, output.Printable(subject), output.Printable(err.Error()))
 		return err
@@ -368,11 +293,11 @@ func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject str
 	case a.JSON && c.Raw:
 		return printStructured(a, e)
 	case a.JSON:
-		l := LineOf(r.Stream, e)
+		l := lineOf(r.Stream, e)
 		l.Refused, l.Unsigned, l.Duplicate, l.LeftBehind = j.refused, j.unsigned, j.duplicate, j.leftBehind
 		return output.Line(a.Stdout, l)
 	}
-	return c.Print(a, r.Stream, e, j.doubt(e))
+	return c.print(a, r.Stream, e, j.doubt(e))
 }
 
 // typeName is the name of an event, or the common prefix of several.
@@ -404,9 +329,9 @@ func colour(name string) text.Colors {
 	return nil
 }
 
-// LineOf is an event in the form of a JSON line.
-func LineOf(stream schema.StreamSequence, e *schema.Event) Line {
-	l := Line{
+// lineOf is an event in the form of a JSON line.
+func lineOf(stream schema.StreamSequence, e *schema.Event) line {
+	l := line{
 		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
 		Sequence: e.Sequence, Turn: e.Turn, DataRef: e.DataRef,
 	}
@@ -434,8 +359,8 @@ func placeText(e *schema.Event) string {
 	return "-"
 }
 
-// Print writes an event as a line of a table. A doubt about it replaces its summary, and is not cut.
-func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
+// print writes an event as a line of a table. A doubt about it replaces its summary, and is not cut.
+func (c Cmd) print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
 		name = e.Type

@@ -10,9 +10,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// decodeRecord reads a record as an event.
-func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
-
 // printStructured prints an event as a structured CloudEvent on one line. Its data stays unchanged, because the event's
 // id contains its hash.
 func printStructured(a *base.App, e *schema.Event) error {

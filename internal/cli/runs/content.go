@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encryption"
@@ -38,22 +37,13 @@ func parsePoint(flag, text string) (schema.Point, error) {
 
 // showAt prints a run at a point of its history.
 func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string, full bool) error {
-	switch view {
-	case schema.ViewState:
+	if view == schema.ViewState {
 		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 			state, err := fleet.GetAt(ctx, run, at)
 			if state == nil {
 				return err
 			}
 			return errors.Join(printState(ctx, a, cl, fleet, state, full), err)
-		})
-	case schema.ViewEvents:
-		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-			head, err := fleet.HeadAt(ctx, run, at)
-			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
-				return err
-			}
-			return fleet.Walk(ctx, run, at, foldedEvents(ctx, a, run, head))
 		})
 	}
 	var reply schema.GetReply
@@ -71,7 +61,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 		return err
 	}
 	if !reply.Complete {
-		return failure.New(failure.Damaged, "see the existing events: "+cl.Prompt.Command("runs get "+run+" --view events"),
+		return failure.New(failure.Damaged, "see the existing events: "+cl.Prompt.Command("events "+run+" --all --no-follow"),
 			"events of run %s before %s are missing: %s", run, at, output.Plural(len(reply.Gaps), "gap"))
 	}
 	return nil
@@ -167,23 +157,4 @@ func printValues(a *base.App, values []schema.StateValue) error {
 		{Title: "turn", Right: true, Drop: 2},
 		{Title: "set", Drop: 1},
 	}, rows)
-}
-
-// showEvents prints a run's events from the first one, sealed ones included, and holds none of them in memory.
-func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) error {
-	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		head, err := fleet.Head(ctx, run)
-		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
-			return err
-		}
-		return fleet.Walk(ctx, run, schema.Point{}, foldedEvents(ctx, a, run, head))
-	})
-}
-
-// foldedEvents prints the events of a run with the fold's verdicts. last is the head after them, which knows the
-// rewinds.
-func foldedEvents(ctx context.Context, a *base.App, run string, last schema.Head) func(*schema.Step) error {
-	return func(step *schema.Step) error {
-		return events.Cmd{Run_: run}.Show(ctx, a, step.Record, run, events.JudgedByFold(step.Verdict, last.LeftBehind(step.Head.Records)))
-	}
 }

@@ -19,7 +19,7 @@ import (
 // HandoffCmd is waymark handoff.
 type HandoffCmd struct {
 	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered, and show its length."`
-	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, including closed ones."`
+	Ls      handoffLsCmd      `cmd:"" help:"List the hand-offs of a run, including closed ones."`
 	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will continue the work. It does not start that run."`
 	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`
 	Close   handoffCloseCmd   `cmd:"" help:"Close a hand-off: its work is done, or will not be done."`

@@ -68,7 +68,7 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if !answer.Complete {
-		return failure.New(failure.Damaged, "see the existing events: "+a.Prompt.Command("runs get "+c.Run_+" --view events"),
+		return failure.New(failure.Damaged, "see the existing events: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"),
 			"run %s was taken over, but events of it are missing: %s", c.Run_, output.Plural(len(answer.Gaps), "gap"))
 	}
 	return nil

@@ -20,10 +20,9 @@ import (
 
 // Cmd is waymark runs.
 type Cmd struct {
-	Ls      lsCmd      `cmd:"" aliases:"list" help:"List runs."`
+	Ls      lsCmd      `cmd:"" help:"List runs."`
 	Get     getCmd     `cmd:"" help:"Show a run, including every event acknowledged so far."`
 	Show    showCmd    `cmd:"" help:"Show what a run did: turns, calls, their durations, takeovers, waits."`
-	Watch   watchCmd   `cmd:"" help:"Show each new checkpoint of a run or of all runs."`
 	History historyCmd `cmd:"" help:"List the points at which a run can be restored."`
 }
 
@@ -253,14 +252,14 @@ func contractText(r *schema.RunSummary) string {
 
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
-	View string `default:"head" enum:"head,state,events" help:"head: compact state; state: messages and calls; events: all events."`
+	View string `default:"head" enum:"head,state" help:"head: compact state; state: messages and calls."`
 	At   string `placeholder:"POINT" help:"Show it exactly as it was at a point of its history, such as turn:7."`
 	Full bool   `help:"Print content in full; implies --view state."`
 }
 
 // Help is the text below the flags.
 func (getCmd) Help() string {
-	return `For durations, use waymark runs show.
+	return `Durations: waymark runs show. Events: waymark events RUN --all.
 
 Examples:
   waymark runs get fix-login --full | less
@@ -269,9 +268,6 @@ Examples:
 
 // Run shows a run.
 func (c getCmd) Run(ctx context.Context, a *base.App) error {
-	if c.Full && c.View == schema.ViewEvents {
-		return failure.New(failure.Usage, "for complete events: waymark events RUN --all --no-follow --json", "--full needs --view state")
-	}
 	if c.Full {
 		c.View = schema.ViewState
 	}
@@ -289,11 +285,8 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if c.At != "" {
 		return showAt(ctx, a, cl, c.Run_, at, c.View, c.Full)
 	}
-	switch c.View {
-	case schema.ViewState:
+	if c.View == schema.ViewState {
 		return showState(ctx, a, cl, c.Run_, c.Full)
-	case schema.ViewEvents:
-		return showEvents(ctx, a, cl, c.Run_)
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {

@@ -238,7 +238,7 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 	watcher.Wait()
 	if err != nil {
 		if ctx.Err() != nil {
-			tell("the run continues; follow it with: " + cl.Prompt.Command("runs watch "+c.ID+" --until-end"))
+			tell("the run continues; follow it with: " + cl.Prompt.Command("events "+c.ID))
 		}
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 	if said.Already {
 		next = "it was already submitted; nothing was changed"
 	}
-	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("runs watch "+said.Run+" --until-end")))
+	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("events "+said.Run)))
 	return err
 }
 

@@ -45,7 +45,7 @@ func printDamage(a *base.App, run string, damage []schema.Damage) error {
 func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
-		list = append(list, "see why it was released: "+p.Command("runs get "+h.Run+" --view events")+" and the logs of those executors; make it claimable again: "+p.Command("release "+h.Run))
+		list = append(list, "see why it was released: "+p.Command("events "+h.Run+" --all --no-follow")+" and the logs of those executors; make it claimable again: "+p.Command("release "+h.Run))
 	}
 	shown := 0
 	for i := range h.Interrupts {
