@@ -93,7 +93,7 @@ func lookupError(err error) error {
 	case errors.Is(err, ErrUnavailable):
 		return fmt.Errorf("%w; check that JetStream is enabled on the server and that more than half of its peers run (waymark doctor), then try again", err)
 	case errors.Is(err, ErrBadAnswer):
-		return fmt.Errorf("%w; use the SDK version of the fleet's daemon (waymark version)", err)
+		return fmt.Errorf("%w; use the SDK version of the fleet's daemon (waymark --version)", err)
 	}
 	return err
 }

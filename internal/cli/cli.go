@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"github.com/alecthomas/kong"
-
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/events"
@@ -50,22 +48,9 @@ type cli struct {
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
-	Version  versionCmd         `cmd:"" serverless:"" help:"Show versions."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
-	HelpCmd  helpCmd            `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
 
 	Complete     completeCmd      `cmd:"" hidden:"" name:"__complete"`
 	DemoChild    childCmd         `cmd:"" hidden:""`
 	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
-}
-
-// helpFlag prints help for the words so far and ends the parse.
-type helpFlag bool
-
-// BeforeReset is called by kong before flags are checked, so that help works on an invalid command line.
-func (helpFlag) BeforeReset(ctx *kong.Context) error {
-	if err := ctx.PrintUsage(false); err != nil {
-		return err
-	}
-	return errHelp
 }

@@ -186,7 +186,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	require.NoError(t, err)
 	offer, err := rewound.Handoff("task_complete").Completed(schema.HandoffCompleted{File: "canaryFile", Status: "done", Notes: "canaryNotes"}).Decisions("canaryDecision").Offer(t.Context())
 	require.NoError(t, err)
-	h.waymarkAs(t, "used with the key", with, 0, "handoff", "decline", "r1", offer.HandoffID, "--reason", "canaryDeclined")
+	h.waymarkAs(t, "used with the key", with, 0, "handoff", "answer", "r1", offer.HandoffID, "--decline", "canaryDeclined")
 	h.waymarkAs(t, "asked with the key", with, 0, "handoff", "ls", "r1")
 	h.waymarkAs(t, "asked without the key", none, 0, "handoff", "ls", "r1")
 	require.NoError(t, rewound.End(t.Context(), publisher.RunEnd{Summary: "canaryEnd"}))

@@ -1,9 +1,8 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
-	"strings"
+	"io"
 
 	"github.com/alecthomas/kong"
 
@@ -12,45 +11,37 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
-type helpCmd struct {
-	Command []string `arg:"" optional:"" help:"Command to explain."`
-}
+// helpFlag prints help for the words so far and ends the parse.
+type helpFlag bool
 
-// Run prints the help of a command; without a command the overview, the exit codes, and the order in which servers are
-// looked up.
-func (c helpCmd) Run(a *base.App, parsed *kong.Context) error {
-	if len(c.Command) > 0 {
-		_, err := parsed.Parse(append(c.Command, "--help"))
-		if err != nil && !errors.Is(err, errHelp) {
-			return usageError(err)
-		}
-		return nil
-	}
-	if a.JSON {
-		return output.Document(a.Stdout, exitCodeList())
-	}
-	if _, err := parsed.Parse([]string{"--help"}); err != nil && !errors.Is(err, errHelp) {
+// BeforeReset is called by kong before flags are checked, so that help works on an invalid command line.
+func (helpFlag) BeforeReset(ctx *kong.Context) error {
+	if err := ctx.PrintUsage(false); err != nil {
 		return err
 	}
-	var b strings.Builder
-	b.WriteString(`
-Which server: the first of these that is set
-  --nats, --context              command line
-  NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
-  the server of "waymark serve"  state directory of this user, or --state-dir
-  nats context select            the context selected with the nats command
-
-Exit codes:
-`)
-	for _, e := range failure.Codes {
-		b.WriteString(output.Hanging(a.Stdout, fmt.Sprintf("  %3d  %-12s ", e.Code, e.Name), e.Meaning) + "\n")
-	}
-	_, err := a.Stdout.Write([]byte(b.String()))
-	return err
+	return errHelp
 }
 
-// printHelp is kong's help without the server flags for commands that use no server.
-func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+// versionFlag prints the versions and ends the parse.
+type versionFlag bool
+
+// BeforeReset is called by kong before the rest of the command line is checked.
+func (versionFlag) BeforeReset(ctx *kong.Context) error {
+	if err := base.Versions().Write(ctx.Stdout); err != nil {
+		return err
+	}
+	return errHelp
+}
+
+// printHelp is kong's help without the server flags for commands that use no server. The overview ends with the exit
+// codes and the order in which servers are looked up.
+func printHelp(options kong.HelpOptions, ctx *kong.Context, getenv func(string) string) error {
+	if ctx.Selected() == nil {
+		if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+			return err
+		}
+		return printCodes(output.NewPage(ctx.Stdout, getenv))
+	}
 	for n := ctx.Selected(); n != nil; n = n.Parent {
 		if n.Tag == nil || !n.Tag.Has("serverless") {
 			continue
@@ -66,18 +57,19 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	return kong.DefaultHelpPrinter(options, ctx)
 }
 
-// exitCodeEntry is one exit code for programs.
-type exitCodeEntry struct {
-	Code    failure.Code `json:"code"`
-	Name    string       `json:"name"`
-	Meaning string       `json:"meaning"`
-}
+func printCodes(w io.Writer) error {
+	text := `
+Which server: the first of these that is set
+  --nats, --context              command line
+  NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
+  the server of "waymark serve"  state directory of this user, or --state-dir
+  nats context select            the context selected with the nats command
 
-// exitCodeList is the table of exit codes for programs.
-func exitCodeList() []exitCodeEntry {
-	list := make([]exitCodeEntry, len(failure.Codes))
-	for i, e := range failure.Codes {
-		list[i] = exitCodeEntry{e.Code, e.Name, e.Meaning}
+Exit codes:
+`
+	for _, e := range failure.Codes {
+		text += output.Hanging(w, fmt.Sprintf("  %3d  %-12s ", e.Code, e.Name), e.Meaning) + "\n"
 	}
-	return list
+	_, err := io.WriteString(w, text)
+	return err
 }

@@ -71,9 +71,9 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--text", "x\u202e\x1b[31m"}},
 	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--payload", "\"x\u202e\\u001b[31m\"", "--id", "s\u202e\u2066"}},
 	{access.Operator, false, []string{"handoff", "check", "ODD.jsonl"}},
-	{access.Operator, false, []string{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"}},
-	{access.Operator, false, []string{"handoff", "decline", "hostile", "h\u202e", "--reason", "TEXT"}},
-	{access.Operator, false, []string{"handoff", "close", "hostile", "h\u202e"}},
+	{access.Operator, false, []string{"handoff", "answer", "hostile", "h\u202e", "--accept", "hostile-child"}},
+	{access.Operator, false, []string{"handoff", "answer", "hostile", "h\u202e", "--decline", "TEXT"}},
+	{access.Operator, false, []string{"handoff", "answer", "hostile", "h\u202e", "--close", "TEXT"}},
 	{access.Operator, false, []string{"start", "coder", "--id", "hostile", "--task", "TEXT"}},
 	{access.Operator, false, []string{"fork", "hostile", "--as", "hostile-fork"}},
 	{access.Operator, false, []string{"checkpoint", "hostile", "--unset", "k\u202e\u2066", "--name", "n\u202e\u2066"}},
@@ -99,7 +99,7 @@ var notHostile = []string{
 	"demo",      // it makes its runs itself
 	"ui",        // its pages are shown hostile text by internal/inspector and tools/uicheck
 	"fleet add", // the ids that it refuses are in another test
-	"version", "completion", "help",
+	"completion",
 }
 
 func TestHostileCommands_EachCommand_IsAmongThem(t *testing.T) {

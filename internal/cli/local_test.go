@@ -203,7 +203,7 @@ func TestServe_Defaults_LocalUserOnly(t *testing.T) {
 			{"--nats", strings.Replace(url, "nats://", "nats://waymark:"+context.Password+"@", 1), "runs", "get", "missing"},
 			{"--nats", url, "--user", "waymark", "--password", context.Password + "x", "runs", "ls"},
 			{"--nats", "nats://waymark:" + context.Password + "@127.0.0.1:1", "runs", "ls"},
-			{"version", "--json"},
+			{"--version"},
 			{"help"},
 		} {
 			var out lockedBuffer

@@ -167,7 +167,7 @@ var missionRowsTo18 = []missionRow{
 		14, "Factory", "A fleet handle makes the handle of each run, with tenant and tier. The handle of `adopted` was made by a program and carried over to an executor: it is " +
 			"still in epoch 1, which a takeover would raise. `scratch` was made as a run that is not durable, and is recorded nowhere.",
 		[]shown{
-			{command: `waymark runs ls --tenant acme --tier small`, first: 1, want: []string{`^adopted +porter .* completed +1 `}, not: []string{`^fix-login `}},
+			{command: `waymark runs ls --label tenant=acme --tier small`, first: 1, want: []string{`^adopted +porter .* completed +1 `}, not: []string{`^fix-login `}},
 			{command: `waymark runs get adopted`, want: []string{`^model tier +small$`, `^status +completed$`, `^epoch +1$`, `^turn +2$`, `^labels +tenant=acme$`}},
 			{command: `waymark runs get scratch; echo $?`, first: 3, want: []string{`has no run scratch$`, `^4$`}},
 		},

@@ -56,8 +56,11 @@ func dispatch(ctx context.Context, a *base.App, args []string) error {
 		return err
 	}
 	a.Stdout = output.NewPage(a.Stdout, a.Getenv)
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	parsed, err := parser.Parse(args)
 	if errors.Is(err, errHelp) {
@@ -103,7 +106,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(int) {}),
 		kong.NoDefaultHelp(),
-		kong.Help(printHelp),
+		kong.Help(func(options kong.HelpOptions, ctx *kong.Context) error { return printHelp(options, ctx, getenv) }),
 		kong.Resolvers(environment(getenv)),
 		kong.PostBuild(checkRunIDs),
 		kong.PostBuild(checkFiles),
@@ -194,17 +197,18 @@ var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
 
 // synonyms maps commands of other tools to the equivalent ones here.
 var synonyms = map[string][]string{
-	"status": {"runs get RUN", "fleet", "doctor"},
-	"show":   {"runs show RUN", "runs get RUN"},
-	"ps":     {"runs ls"},
-	"logs":   {"events"},
-	"list":   {"runs ls"},
-	"tail":   {"events"},
-	"watch":  {"events RUN"},
-	"resume": {"recover RUN --executor NAME"},
-	"rm":     {"erase RUN"},
-	"delete": {"erase RUN"},
-	"answer": {"input RUN"},
+	"status":  {"runs get RUN", "fleet", "doctor"},
+	"show":    {"runs show RUN", "runs get RUN"},
+	"ps":      {"runs ls"},
+	"logs":    {"events"},
+	"list":    {"runs ls"},
+	"tail":    {"events"},
+	"watch":   {"events RUN"},
+	"resume":  {"recover RUN --executor NAME"},
+	"rm":      {"erase RUN"},
+	"delete":  {"erase RUN"},
+	"answer":  {"input RUN"},
+	"version": {"--version"},
 }
 
 // otherCommand suggests commands for an unknown first word: a longer command that ends with it, or the equivalent of

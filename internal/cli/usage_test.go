@@ -101,9 +101,7 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"runs", "ls", "--agent="},
 		{"runs", "ls", "--since", ""},
 		{"runs", "ls", "--tier", ""},
-		{"runs", "ls", "--tenant="},
 		{"start", "coder", "--tier", ""},
-		{"start", "coder", "--tenant="},
 		{"runs", "ls", "--completion", ""},
 		{"runs", "ls", "--nats", ""},
 		{"runs", "ls", "--context", ""},
@@ -126,8 +124,8 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 func TestCommand_OfAnotherTool_IsNamed(t *testing.T) {
 	t.Parallel()
 	for word, meant := range map[string]string{
-		"get": "waymark runs get", "ls": "waymark runs ls", "list": "waymark runs ls", "status": "waymark runs get RUN", "history": "waymark runs history",
-		"accept": "waymark handoff accept", "keys": "waymark fleet keys", "logs": "waymark events",
+		"get": "waymark runs get", "ls": "waymark runs ls", "list": "waymark runs ls", "version": "waymark --version", "status": "waymark runs get RUN", "history": "waymark runs history",
+		"answer": "waymark handoff answer", "keys": "waymark fleet keys", "logs": "waymark events",
 	} {
 		code, _, stderr := typedOffline(t, word, "fix-login")
 		require.Equal(t, int(failure.Usage), code, word)
@@ -138,12 +136,10 @@ func TestCommand_OfAnotherTool_IsNamed(t *testing.T) {
 	require.Contains(t, stderr, `did you mean "runs"?`)
 }
 
-func TestVersion_FlagAndCommand_Same(t *testing.T) {
+func TestVersion_Flag_ShowsVersions(t *testing.T) {
 	t.Parallel()
 	code, flag, stderr := typedOffline(t, "--version")
 	require.Zero(t, code, stderr)
-	_, command, _ := typedOffline(t, "version")
-	require.Equal(t, command, flag)
 	for _, want := range []string{"waymark ", "commit ", runtime.Version()} {
 		require.Contains(t, flag, want)
 	}

@@ -76,7 +76,7 @@ var fuzzed = map[string]string{
 	"internal/backup.checkStream":           "internal/backup.FuzzBackup",
 	"internal/backup.decodeManifest":        "internal/backup.FuzzBackup",
 	"internal/backup.payloadName":           "internal/backup.FuzzBackup",
-	"internal/story.Contents":               "internal/cli/runs.FuzzArtifact",
+	"internal/story.Contents":               "internal/story.FuzzArtifact",
 	"internal/encryption.ReadableData":      "internal/encryption.FuzzReadable",
 	"internal/encryption.ReadableValue":     "internal/encryption.FuzzReadable",
 	"internal/encryption.replaced":          "internal/encryption.FuzzReadable",

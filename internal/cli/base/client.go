@@ -158,7 +158,7 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 		return fmt.Errorf("asking the daemon to %s: %w", verb, err)
 	}
 	if err := fleetclient.ErrorOf(answer); err != nil {
-		return c.aboutRun(run, err)
+		return err
 	}
 	if err := json.Unmarshal(answer.Data, reply); err != nil {
 		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
@@ -261,27 +261,4 @@ func (c *Client) serveWords() string {
 	default:
 		return "serve"
 	}
-}
-
-// aboutRun adds the next step to a refusal, as a command with the run's id, ready to be pasted.
-func (c *Client) aboutRun(run string, err error) error {
-	service, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok || run == "" {
-		return err
-	}
-	f := failure.ExplainService(err)
-	switch service.Code {
-	case schema.CodeRunEnded:
-		f.Hint = "see how it ended: " + c.Prompt.Command("runs get "+run) + "; to continue it anyway: " +
-			c.Prompt.Command("recover "+run+" --executor NAME --reason reopen")
-	case schema.CodeQuarantined:
-		f.Hint = "find the event at which it stops: " + c.Prompt.Command("events "+run+" --all --no-follow") + "; then let the fleet try again: " +
-			c.Prompt.Command("release "+run)
-	case schema.CodeNotInDoubt:
-		f.Hint = "see the run's calls: " + c.Prompt.Command("runs get "+run+" --view state")
-	default:
-		return err
-	}
-	f.Err, f.Own = err, false
-	return f
 }

@@ -9,26 +9,21 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/schema"
 )
 
-// VersionInfo is the output of version.
+// VersionInfo is what --version prints.
 type VersionInfo struct {
-	Waymark  string `json:"waymark"`
-	Revision string `json:"revision,omitzero"`
+	Waymark, Revision string
 	// CommitTime of the revision, RFC 3339. Modified: the build has uncommitted changes.
-	CommitTime string `json:"commit_time,omitzero"`
-	Modified   bool   `json:"modified,omitzero"`
-	NATSServer string `json:"nats_server"`
-	Checkpoint int    `json:"checkpoint_format"`
-	Go         string `json:"go"`
-	Platform   string `json:"platform"`
+	CommitTime               string
+	Modified                 bool
+	NATSServer, Go, Platform string
 }
 
 // Versions reads the version stamps of the Go toolchain from the binary.
 func Versions() VersionInfo {
 	v := VersionInfo{
-		Waymark: "devel", NATSServer: natsd.Version(), Checkpoint: schema.CheckpointFormat,
+		Waymark: "devel", NATSServer: natsd.Version(),
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	build, ok := debug.ReadBuildInfo()

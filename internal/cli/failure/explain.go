@@ -55,7 +55,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrRejected, Conflict, "see the run's state: waymark runs get RUN"},
 	{publisher.ErrIncomplete, Damaged, "see the existing part: waymark runs get RUN"},
 	{publisher.ErrBlob, Damaged, ""},
-	{publisher.ErrBadAnswer, General, "use the same version here and for the daemon: waymark version"},
+	{publisher.ErrBadAnswer, General, "use the same version here and for the daemon: waymark --version"},
 	{publisher.ErrNotProvisioned, NotFound, "start a daemon for the fleet: waymark serve"},
 	{publisher.ErrNoService, Unavailable, "start the daemon on that server: waymark serve; add --context if nats context select chose the server"},
 	{publisher.ErrUnresolved, Unavailable, "try again: an event is never stored twice"},

@@ -242,7 +242,7 @@ func explainServer(err error) *Error {
 func explainConnection(err error) *Error {
 	switch {
 	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext):
-		return &Error{Code: Usage, Hint: "see: waymark help, section Which server"}
+		return &Error{Code: Usage, Hint: "see: waymark --help, section Which server"}
 	case errors.Is(err, natsconn.ErrNoServer):
 		return &Error{Code: Unavailable, Hint: hintServe, Own: true}
 	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
@@ -260,44 +260,49 @@ func explainConnection(err error) *Error {
 	return nil
 }
 
+// serviceErrors has the exit code for each error of the daemon, and the next step at a prompt. Without one the daemon's
+// hint stays.
+var serviceErrors = map[schema.Code]sentinel{
+	schema.CodeBadRequest:       {code: Usage},
+	schema.CodeTooLarge:         {code: Usage},
+	schema.CodeInvalidAnswer:    {code: Usage, hint: "see the question and its schema: waymark input RUN"},
+	schema.CodeForbidden:        {code: Refused},
+	schema.CodeNotFound:         {code: NotFound, hint: "list the runs with: waymark runs ls"},
+	schema.CodeUnknownFleet:     {code: NotFound},
+	schema.CodeUnknownInterrupt: {code: NotFound, hint: "it may have been answered already: waymark runs get RUN"},
+	schema.CodeUnknownHandoff:   {code: NotFound, hint: "list its hand-offs: waymark handoff ls RUN"},
+	schema.CodePointNotFound:    {code: NotFound},
+	schema.CodePointPurged:      {code: NotFound},
+	schema.CodeErased:           {code: NotFound},
+	schema.CodeConflict:         {code: Conflict},
+	schema.CodeRunEnded:         {code: Conflict, hint: "see how it ended: waymark runs get RUN; to continue it anyway: waymark recover RUN --executor NAME --reason reopen"},
+	schema.CodeWrongAgent:       {code: Conflict},
+	schema.CodeNotInDoubt:       {code: Conflict, hint: "see the run's calls: waymark runs get RUN --view state"},
+	schema.CodeHandoffTaken:     {code: Conflict, hint: "see which executor has it: waymark handoff ls RUN"},
+	schema.CodeQuarantined:      {code: Conflict, hint: "find the event at which it stops: waymark events RUN --all --no-follow; then let the fleet try again: waymark release RUN"},
+	schema.CodePointAmbiguous:   {code: Conflict},
+	schema.CodeNeeded:           {code: Conflict},
+	schema.CodeOverloaded:       {code: Unavailable},
+	schema.CodeUnavailable:      {code: Unavailable, hint: "try again; if it happens again, run: waymark doctor"},
+	schema.CodeTooManySignals:   {code: Unavailable, hint: "send it again later, when the run has consumed some: waymark runs get RUN"},
+	schema.CodeDamaged:          {code: Damaged},
+	schema.CodeStorageFull:      {code: Full},
+}
+
 // ExplainService explains the daemon's errors.
 func ExplainService(err error) *Error {
-	var service *schema.ServiceError
-	if !errors.As(err, &service) {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok {
 		return nil
 	}
-	f := &Error{What: service.Message, Hint: service.Hint}
-	switch service.Code {
-	case schema.CodeBadRequest, schema.CodeTooLarge, schema.CodeInvalidAnswer:
-		f.Code = Usage
-	case schema.CodeForbidden:
-		f.Code = Refused
-	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff,
-		schema.CodePointNotFound, schema.CodePointPurged, schema.CodeErased:
-		f.Code = NotFound
-	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined,
-		schema.CodePointAmbiguous, schema.CodeNeeded:
-		f.Code = Conflict
-	case schema.CodeOverloaded, schema.CodeUnavailable, schema.CodeTooManySignals:
-		f.Code = Unavailable
-	case schema.CodeDamaged:
-		f.Code = Damaged
-	case schema.CodeStorageFull:
-		f.Code = Full
-	default:
-		f.Code = General
+	known, ok := serviceErrors[service.Code]
+	switch {
+	case !ok:
+		return &Error{Code: General, What: service.Message, Hint: service.Hint}
+	case known.hint == "":
+		return &Error{Code: known.code, What: service.Message, Hint: service.Hint}
 	}
-	// The daemon's hints speak of requests; at a prompt the next step is a command.
-	switch service.Code {
-	case schema.CodeUnavailable:
-		f.Hint, f.Own = "try again; if it happens again, run: waymark doctor", true
-	case schema.CodeNotFound:
-		f.Hint, f.Own = "list the runs with: waymark runs ls", true
-	case schema.CodeRunEnded:
-		f.Hint, f.Own = "see how it ended: waymark runs get RUN; to continue it anyway: waymark recover RUN --executor NAME --reason reopen", true
-	default:
-	}
-	return f
+	return &Error{Code: known.code, What: service.Message, Hint: known.hint, Own: true}
 }
 
 // explainInput explains invalid names and broken stored data.

@@ -3,7 +3,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -18,12 +17,11 @@ import (
 
 // ForkCmd is waymark fork.
 type ForkCmd struct {
-	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `default:"end" placeholder:"POINT" help:"Point of the run's history to start from (default: end)."`
-	As       string `placeholder:"ID" help:"Id of the new run (default: from the run's id)."`
-	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes it over at once (default: the fleet may claim it)."`
-	Hold     bool   `xor:"driver" help:"No executor may claim it before waymark input FORK fork answers."`
-	Agent    string `placeholder:"NAME" help:"Agent of the fork (default: that of the run)."`
+	Run_  string `arg:"" name:"run" help:"Run id."`
+	At    string `default:"end" placeholder:"POINT" help:"Point of the run's history to start from (default: end)."`
+	As    string `placeholder:"ID" help:"Id of the new run (default: from the run's id)."`
+	Hold  bool   `xor:"driver" help:"No executor may claim it before waymark input FORK fork answers."`
+	Agent string `placeholder:"NAME" help:"Agent of the fork (default: that of the run)."`
 }
 
 // Help is the text below the flags.
@@ -52,7 +50,7 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if c.As == "" {
 		c.As = operate.ForkID(c.Run_)
 	}
-	for what, name := range map[string]string{"--as": c.As, "--executor": c.Executor, "--agent": c.Agent} {
+	for what, name := range map[string]string{"--as": c.As, "--agent": c.Agent} {
 		if name == "" {
 			continue
 		}
@@ -78,12 +76,6 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if err != nil {
 		return err
-	}
-	if c.Executor != "" {
-		err := cl.Ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text(), View: schema.ViewHead}, &schema.RecoverReply{})
-		if err != nil {
-			return fmt.Errorf("run %s exists, but was not taken over: %w", c.As, err)
-		}
 	}
 	reply, err := cl.Get(ctx, c.As)
 	if err != nil {

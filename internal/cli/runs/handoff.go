@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,11 +19,9 @@ import (
 
 // HandoffCmd is waymark handoff.
 type HandoffCmd struct {
-	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered, and show its length."`
-	Ls      handoffLsCmd      `cmd:"" help:"List the hand-offs of a run, including closed ones."`
-	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will continue the work. It does not start that run."`
-	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`
-	Close   handoffCloseCmd   `cmd:"" help:"Close a hand-off: its work is done, or will not be done."`
+	Check  handoffCheckCmd  `cmd:"" help:"Check a hand-off in a file before it is offered, and show its length."`
+	Ls     handoffLsCmd     `cmd:"" help:"List the hand-offs of a run, including closed ones."`
+	Answer handoffAnswerCmd `cmd:"" help:"Accept, decline or close a hand-off."`
 }
 
 type handoffLsCmd struct {
@@ -93,21 +92,32 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	case len(rows) == 0:
 		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
 	case offered != "":
-		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it: %s --reason TEXT\n",
-			output.Printable(a.Prompt.Command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
+		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it: %s --decline WHY\n",
+			output.Printable(a.Prompt.Command("handoff answer "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
 }
 
-// handoffTarget names a hand-off, and the person who decides about it.
-type handoffTarget struct {
+type handoffAnswerCmd struct {
 	Run_    string `arg:"" name:"run" help:"Run id."`
 	Handoff string `arg:"" optional:"" help:"Hand-off id (default: the only open one)."`
+	Accept  string `xor:"how" required:"" placeholder:"RUN" help:"Accept it for this run, which an executor starts with the printed values."`
+	Decline string `xor:"how" required:"" placeholder:"WHY" help:"Decline it."`
+	Close   string `xor:"how" required:"" placeholder:"WHY" help:"Close it: the work is done, or will not be done."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
-// handoffDone is the JSON output of accept, decline and close.
-type handoffDone struct {
+// Help is the text below the flags.
+func (handoffAnswerCmd) Help() string {
+	return `SDK: AcceptHandoff, which also starts the run.
+
+Examples:
+  waymark handoff answer fix-login half --accept fix-login-2
+  waymark handoff answer fix-login half --decline "there is no such agent"`
+}
+
+// handoffAnswered is the JSON output of handoff answer.
+type handoffAnswered struct {
 	Run       string `json:"run"`
 	HandoffID string `json:"handoff_id"`
 	Action    string `json:"action"`
@@ -117,43 +127,66 @@ type handoffDone struct {
 	schema.ControlReply
 }
 
-// decide sends a decision about a hand-off.
-func (t handoffTarget) decide(ctx context.Context, a *base.App, request schema.HandoffRequest) (*handoffDone, *schema.OpenHandoff, error) {
-	by, err := base.Sender(t.By)
-	if err != nil {
-		return nil, nil, err
+// request is the asked decision, and its name afterwards.
+func (c handoffAnswerCmd) request() (request schema.HandoffRequest, past string) {
+	switch {
+	case c.Accept != "":
+		return schema.HandoffRequest{Action: schema.HandoffAccept, ChildRun: c.Accept}, "accepted"
+	case c.Decline != "":
+		return schema.HandoffRequest{Action: schema.HandoffDecline, Reason: c.Decline}, "declined"
+	}
+	return schema.HandoffRequest{Action: schema.HandoffClose, Reason: c.Close}, "closed"
+}
+
+// Run sends a decision about a hand-off.
+func (c handoffAnswerCmd) Run(ctx context.Context, a *base.App) error {
+	request, past := c.request()
+	if request.ChildRun == "" && strings.TrimSpace(request.Reason) == "" {
+		return failure.New(failure.Usage, "give a reason: the offering run can react to it", "the reason is empty")
+	}
+	var err error
+	if request.By, err = base.Sender(c.By); err != nil {
+		return err
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	reply, err := cl.Get(ctx, t.Run_)
+	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	h := &reply.Head
-	open, err := t.choose(a.Prompt, h, request.Action)
+	open, err := c.choose(a.Prompt, &reply.Head)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	request.HandoffID, request.By = open.HandoffID, by
-	if request.Action == schema.HandoffAccept {
+	request.HandoffID = open.HandoffID
+	if request.ChildRun != "" {
 		request.OfferHash = open.OfferHash
 	}
-	done := &handoffDone{
-		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
+	done := handoffAnswered{
+		Run: c.Run_, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
 		OfferHash: request.OfferHash, Reason: request.Reason,
 	}
-	if err := cl.Ask(ctx, schema.VerbHandoff, h.Run, &request, &done.ControlReply); err != nil {
-		return nil, nil, explainHandoff(a.Prompt, h, err)
+	if err := cl.Ask(ctx, schema.VerbHandoff, c.Run_, &request, &done.ControlReply); err != nil {
+		return err
 	}
-	return done, open, nil
+	if a.JSON {
+		return output.Document(a.Stdout, &done)
+	}
+	if err := output.Fields(a.Stdout, output.PastLabel(past, done.Already), fmt.Sprintf("hand-off %s of run %s", done.HandoffID, done.Run), output.ByLabel(done.By), done.By, "child run", done.ChildRun,
+		"offer hash", done.OfferHash, "reason", done.Reason, "event", done.EventID, "position", output.Number(done.Stream)); err != nil || a.Quiet || done.ChildRun == "" {
+		return err
+	}
+	_, err = fmt.Fprintf(a.Stderr, "run %s starts when an executor of %s publishes its run.started with resumed_from %s and handoff "+
+		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", done.ChildRun, output.Printable(cmp.Or(open.NextAgent, "the same agent")), done.Run, done.Run, done.HandoffID, done.OfferHash)
+	return err
 }
 
 // choose finds the named hand-off, or the only open one.
-func (t handoffTarget) choose(p prompt.Prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
-	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
-	if t.Handoff == "" && len(h.Handoffs) == 1 {
+func (c handoffAnswerCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenHandoff, error) {
+	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == c.Handoff })
+	if c.Handoff == "" && len(h.Handoffs) == 1 {
 		i = 0
 	}
 	names := make([]string, len(h.Handoffs))
@@ -161,107 +194,15 @@ func (t handoffTarget) choose(p prompt.Prompt, h *schema.Head, action string) (*
 		names[j] = schema.ShellWord(h.Handoffs[j].HandoffID)
 	}
 	switch {
-	case i < 0 && t.Handoff != "" && action != schema.HandoffAccept:
+	case i < 0 && c.Handoff != "" && c.Accept == "":
 		// It may be a repeated request: the daemon knows whether the first try ended the hand-off.
-		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
+		return &schema.OpenHandoff{HandoffID: c.Handoff}, nil
 	case len(names) == 0:
 		return nil, failure.New(failure.NotFound, "see closed hand-offs: "+p.Command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
-	case i < 0 && t.Handoff == "":
+	case i < 0 && c.Handoff == "":
 		return nil, failure.New(failure.Usage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
 	case i < 0:
-		return nil, failure.New(failure.NotFound, "open hand-offs: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
+		return nil, failure.New(failure.NotFound, "open hand-offs: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, c.Handoff)
 	}
 	return &h.Handoffs[i], nil
-}
-
-func explainHandoff(p prompt.Prompt, h *schema.Head, err error) error {
-	service, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok || service.Code != schema.CodeHandoffTaken && service.Code != schema.CodeUnknownHandoff {
-		return err
-	}
-	f := &failure.Error{Code: failure.Conflict, What: service.Message, Hint: "see which executor has it: " + p.Command("handoff ls "+h.Run), Err: err}
-	if service.Code == schema.CodeUnknownHandoff {
-		f.Code = failure.NotFound
-	}
-	return f
-}
-
-func (d *handoffDone) print(a *base.App, past string) error {
-	if a.JSON {
-		return output.Document(a.Stdout, d)
-	}
-	return output.Fields(a.Stdout, output.PastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), output.ByLabel(d.By), d.By, "child run", d.ChildRun,
-		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", output.Number(d.Stream))
-}
-
-type handoffAcceptCmd struct {
-	handoffTarget
-	Child string `required:"" placeholder:"RUN" help:"Id of the run that will continue the work."`
-}
-
-// Help is the text below the flags.
-func (handoffAcceptCmd) Help() string {
-	return `For an executor without the SDK (with it: AcceptHandoff, which also starts the run). The run that continues starts when an ` +
-		`executor publishes run.started with the printed values.
-
-Example:
-  waymark handoff accept fix-login half --child fix-login-2`
-}
-
-// Run accepts a hand-off for a child run.
-func (c handoffAcceptCmd) Run(ctx context.Context, a *base.App) error {
-	if err := schema.CheckName("--child", c.Child); err != nil {
-		return err
-	}
-	done, open, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffAccept, ChildRun: c.Child})
-	if err != nil {
-		return err
-	}
-	if err := done.print(a, "accepted"); err != nil || a.JSON || a.Quiet {
-		return err
-	}
-	agent := open.NextAgent
-	if agent == "" {
-		agent = "the same agent"
-	}
-	_, err = fmt.Fprintf(a.Stderr, "run %s starts when an executor of %s publishes its run.started with resumed_from %s and handoff "+
-		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", c.Child, output.Printable(agent), done.Run, done.Run, done.HandoffID, done.OfferHash)
-	return err
-}
-
-type handoffDeclineCmd struct {
-	handoffTarget
-	Reason string `required:"" placeholder:"TEXT" help:"Why, for the run that offered."`
-}
-
-// Help is the text below the flags.
-func (handoffDeclineCmd) Help() string {
-	return `Example:
-  waymark handoff decline fix-login half --reason "there is no such agent"`
-}
-
-// Run declines a hand-off.
-func (c handoffDeclineCmd) Run(ctx context.Context, a *base.App) error {
-	if strings.TrimSpace(c.Reason) == "" {
-		return failure.New(failure.Usage, "give a reason: the offering run can react to it", "--reason is empty")
-	}
-	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffDecline, Reason: c.Reason})
-	if err != nil {
-		return err
-	}
-	return done.print(a, "declined")
-}
-
-type handoffCloseCmd struct {
-	handoffTarget
-	Reason string `placeholder:"TEXT" help:"Why, for the record."`
-}
-
-// Run closes a hand-off.
-func (c handoffCloseCmd) Run(ctx context.Context, a *base.App) error {
-	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffClose, Reason: c.Reason})
-	if err != nil {
-		return err
-	}
-	return done.print(a, "closed")
 }

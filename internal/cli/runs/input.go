@@ -204,13 +204,13 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		answer.Remaining--
 	}
 	if err := cl.CheckAnswer(ctx, h, publisher.Input{InterruptID: w.InterruptID, Status: c.Status, Payload: []byte(payload)}); err != nil {
-		return explainAnswer(a.Prompt, h, w.InterruptID, err)
+		return explainAnswer(h, w.InterruptID, err)
 	}
 	err := cl.Ask(ctx, schema.VerbInput, h.Run, &schema.InputRequest{
 		InterruptID: answer.InterruptID, EventID: cmp.Or(c.Event, w.Position.ID), Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
-		return explainAnswer(a.Prompt, h, w.InterruptID, err)
+		return explainAnswer(h, w.InterruptID, err)
 	}
 	switch {
 	case a.JSON:
@@ -233,24 +233,18 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 	return err
 }
 
-// explainAnswer explains the refusal of an answer: at a prompt the next step is a command.
-func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error) error {
+// explainAnswer names the places of an answer that do not match the schema.
+func explainAnswer(h *schema.Head, interrupt string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok {
+	if !ok || service.Code != schema.CodeInvalidAnswer {
 		return err
 	}
-	switch service.Code {
-	case schema.CodeInvalidAnswer:
-		f := &failure.Error{Code: failure.Usage, What: service.Message, Hint: "see the question and its schema: " + p.Command("input "+h.Run), Err: err}
-		if places := inbox.Problems(service); places != "" {
-			f.What = fmt.Sprintf("the answer to %s does not match the schema of run %s: %s", interrupt, h.Run, places)
-		}
-		return f
-	case schema.CodeUnknownInterrupt:
-		return &failure.Error{Code: failure.NotFound, What: service.Message, Hint: "it may have been answered already: " + p.Command("runs get "+h.Run), Err: err}
-	default:
-		return err
+	f := failure.ExplainService(err)
+	f.Err = err
+	if places := inbox.Problems(service); places != "" {
+		f.What = fmt.Sprintf("the answer to %s does not match the schema of run %s: %s", interrupt, h.Run, places)
 	}
+	return f
 }
 
 // show prints the run's questions: the named one, or all.

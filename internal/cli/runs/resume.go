@@ -17,12 +17,11 @@ import (
 
 // ResumeCmd is waymark resume.
 type ResumeCmd struct {
-	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `placeholder:"POINT" xor:"point" help:"Continue after this point of its history."`
-	Step     *int   `placeholder:"K" xor:"point" help:"The same as --at result:K."`
-	Executor string `placeholder:"NAME" help:"Executor that takes it over at once (default: the fleet may claim it)."`
-	Force    bool   `help:"Take it from its executor, which is fenced and loses unrecorded work."`
-	DryRun   bool   `help:"Only show what would be left behind."`
+	Run_   string `arg:"" name:"run" help:"Run id."`
+	At     string `placeholder:"POINT" xor:"point" help:"Continue after this point of its history."`
+	Step   *int   `placeholder:"K" xor:"point" help:"The same as --at result:K."`
+	Force  bool   `help:"Take it from its executor, which is fenced and loses unrecorded work."`
+	DryRun bool   `help:"Only show what would be left behind."`
 }
 
 // Help is the text below the flags.
@@ -33,7 +32,7 @@ func (ResumeCmd) Help() string {
 
 Examples:
   waymark resume fix-login --step 3 --dry-run
-  waymark resume fix-login --at mark:before-deploy --executor laptop`
+  waymark resume fix-login --at mark:before-deploy`
 }
 
 // resumption is the JSON output of resume.
@@ -48,16 +47,11 @@ type resumption struct {
 	Head schema.Head `json:"head"`
 }
 
-// Run takes a run over after a point, and releases it to the fleet unless an executor is named.
+// Run takes a run over after a point, and releases it to the fleet.
 func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := c.point()
 	if err != nil {
 		return err
-	}
-	if c.Executor != "" {
-		if err := schema.CheckName("--executor", c.Executor); err != nil {
-			return err
-		}
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -117,17 +111,9 @@ func (c ResumeCmd) point() (schema.Point, error) {
 
 // resume takes the run over in the epoch in which it was read, and returns its head afterwards.
 func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, epoch schema.Epoch, point schema.Point) (schema.Head, error) {
-	request := rand.Text()
-	if c.Executor != "" {
-		var reply schema.RecoverReply
-		err := cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
-			Executor: c.Executor, Reason: schema.TakeoverRewind, RequestID: request, ExpectedEpoch: epoch, At: point.String(), View: schema.ViewHead,
-		}, &reply)
-		return reply.Head, err
-	}
 	var head schema.Head
 	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) (err error) {
-		head, err = operate.Rewind(ctx, fleet, c.Run_, epoch, point, request)
+		head, err = operate.Rewind(ctx, fleet, c.Run_, epoch, point, rand.Text())
 		return err
 	})
 	return head, err
@@ -135,11 +121,8 @@ func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, epoch schema.Epo
 
 func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 	label, next := "resumed", nextText(a.Prompt, &answer.Head, false, "continues it", "continues from there")
-	switch {
-	case c.DryRun:
+	if c.DryRun {
 		label, next = "would resume", "nothing was changed; to do it, omit --dry-run"
-	case c.Executor != "":
-		next = "executor " + c.Executor + " has it"
 	}
 	left := &answer.LeftBehind
 	if err := output.Fields(a.Stdout, label, "run "+answer.Run+" after "+answer.Point,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +42,6 @@ type lsCmd struct {
 	Stuck      bool                `help:"Only stuck runs, with each reason and its begin, longest first."`
 	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
 	Tier       string              `placeholder:"NAME" help:"Only runs of this model tier."`
-	Tenant     string              `placeholder:"NAME" help:"Only runs with the label tenant=NAME."`
 	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, the call of their completion tool; limit, the executor after a limit (failed, too); executor, the executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
@@ -51,7 +49,6 @@ type lsCmd struct {
 	Until      string              `placeholder:"AGE" help:"The same, longer ago than this."`
 	Limit      int                 `default:"100" placeholder:"N" help:"Maximum runs (default: 100)."`
 	All        bool                `help:"List all runs."`
-	After      string              `placeholder:"PLACE" help:"Continue a list: next of its --json output."`
 }
 
 // Help is the text below the flags.
@@ -59,7 +56,7 @@ func (lsCmd) Help() string {
 	return `Open runs come first, then ended runs, the latest at the top; with --parent by run id. The list comes from checkpoints and may be ` +
 		`a moment old. A run ends when the server stored its last event, and starts by its executor's clock.
 
-Status, agent and completion are indexed; a tier, tenant or label is compared with each run, so add --since if few runs have it.
+Status, agent and completion are indexed; a tier or label is compared with each run, so add --since if few runs have it.
 
 Examples:
   waymark runs ls --stuck
@@ -83,10 +80,6 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return failure.New(failure.Usage, "use some of tool, limit, executor", "completion %q is not known", how)
 		}
 	}
-	var err error
-	if c.Label, err = withTenant(c.Label, c.Tenant); err != nil {
-		return err
-	}
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "for all runs use --all", "--limit %d is below 1", c.Limit)
 	}
@@ -95,8 +88,8 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return err
 		}
 	}
-	if c.Stuck && (len(c.Status) > 0 || len(c.Completion) > 0 || c.After != "") {
-		return failure.New(failure.Usage, "omit one of them", "--stuck does not go with --status, --completion and --after")
+	if c.Stuck && (len(c.Status) > 0 || len(c.Completion) > 0) {
+		return failure.New(failure.Usage, "omit one of them", "--stuck does not go with --status and --completion")
 	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
 		return failure.New(failure.Usage, "omit one of them", "--parent does not go with --since and --until")
@@ -113,7 +106,7 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until}
 	if c.Stuck {
 		return c.stuck(ctx, a, cl, request)
 	}
@@ -259,7 +252,7 @@ type getCmd struct {
 
 // Help is the text below the flags.
 func (getCmd) Help() string {
-	return `Durations: waymark runs show. Events: waymark events RUN --all.
+	return `Durations: waymark runs show.
 
 Examples:
   waymark runs get fix-login --full | less
@@ -318,17 +311,4 @@ func segmentsText(s schema.SegmentIndex) string {
 		return ""
 	}
 	return fmt.Sprintf("%d, %s in %s", s.Count, output.Plural(s.Events, "event"), output.Bytes(s.Bytes))
-}
-
-// withTenant adds a tenant to labels; without a tenant they stay unchanged.
-func withTenant(labels map[string]string, tenant string) (map[string]string, error) {
-	if tenant == "" {
-		return labels, nil
-	}
-	if other, ok := labels[schema.TenantLabel]; ok && other != tenant {
-		return nil, failure.New(failure.Usage, "omit one of them", "--tenant %s does not go with --label %s=%s", tenant, schema.TenantLabel, other)
-	}
-	all := map[string]string{schema.TenantLabel: tenant}
-	maps.Copy(all, labels)
-	return all, nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -71,7 +70,10 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	request := &schema.SignalRequest{SignalID: answer.SignalID, Name: c.Name, Payload: payload, By: by}
 	if err := cl.Ask(ctx, schema.VerbSignal, c.Run_, request, &answer.ControlReply); err != nil {
-		return explainSignal(a.Prompt, c.Run_, err)
+		if service, ok := errors.AsType[*schema.ServiceError](err); ok && service.Code == schema.CodeConflict {
+			return &failure.Error{Code: failure.Conflict, What: service.Message, Hint: "use another --id, or omit it", Err: err}
+		}
+		return err
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
@@ -123,23 +125,4 @@ func checkPayload(flag string, v jsontext.Value) (jsontext.Value, error) {
 			output.Bytes(schema.MaxSignalPayload))
 	}
 	return v, nil
-}
-
-// explainSignal explains the refusal of a signal: at a prompt the next step is a command.
-func explainSignal(p prompt.Prompt, run string, err error) error {
-	service, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok {
-		return err
-	}
-	f := failure.ExplainService(err)
-	f.Err = err
-	switch {
-	case service.Code == schema.CodeTooManySignals:
-		f.Hint = "send it again, with the same --id, when the run has consumed some: " + p.Command("runs get "+run)
-	case service.Code == schema.CodeConflict:
-		f.Hint = "use another --id, or omit it"
-	default:
-		return err
-	}
-	return f
 }

@@ -39,7 +39,6 @@ type StartCmd struct {
 	Thread    string            `placeholder:"ID" help:"Conversation of the run."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label; may be repeated."`
 	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
-	Tenant    string            `placeholder:"NAME" help:"The label tenant=NAME."`
 	MaxTurns  int32             `placeholder:"N" help:"Maximum turns (default: the agent's limit)."`
 	MaxTokens int64             `placeholder:"N" help:"Maximum input and output tokens (default: the agent's limit)."`
 	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Only a call of this tool completes the run."`
@@ -166,11 +165,6 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("--id", c.ID); err != nil {
 		return err
 	}
-	labels, err := withTenant(c.Label, c.Tenant)
-	if err != nil {
-		return err
-	}
-	c.Label = labels
 	if c.MaxTokens < 0 {
 		return failure.New(failure.Usage, "use a number of tokens above 0, or omit --max-tokens", "--max-tokens %d", c.MaxTokens)
 	}

@@ -90,7 +90,7 @@ install_version 0.1.0
 [ "$(stat -c '%U %G %a' $state)" = "waymark waymark 700" ] || die "state directory: $(stat -c '%U %G %a' $state)"
 [ "$(stat -c '%U %G %a' $settings)" = "root root 640" ] || die "settings: $(stat -c '%U %G %a' $settings)"
 [ "$(getent passwd waymark | cut -d: -f6,7)" = "$state:/usr/sbin/nologin" ] || die "user: $(getent passwd waymark)"
-waymark version | grep -w v0.1.0 || die "version"
+waymark --version | grep -w v0.1.0 || die "version"
 zcat /usr/share/man/man1/waymark.1.gz | grep -qi '^.TH "*waymark"* "*1' || die "no manual"
 sh -n /usr/share/bash-completion/completions/waymark 2>/dev/null || bash -n /usr/share/bash-completion/completions/waymark || die "completion"
 if [ "$mode" = systemd ]; then
@@ -124,7 +124,7 @@ fi
 
 say "upgrade"
 install_version 0.1.1
-waymark version | grep -w v0.1.1 || die "version"
+waymark --version | grep -w v0.1.1 || die "version"
 if [ "$mode" = systemd ]; then
 	until_true "the upgrade did not restart it" new_process "$first"
 	systemctl --quiet is-enabled waymark || die "the upgrade disabled it"
