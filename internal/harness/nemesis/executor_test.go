@@ -108,7 +108,7 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 		}
 	}
 	if l.Outside != "" {
-		stop, err := l.serveVerify(nc) //nolint:contextcheck // it ends by stop
+		stop, err := l.serveVerify(nc)
 		if err != nil {
 			return err
 		}
