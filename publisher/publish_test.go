@@ -461,7 +461,7 @@ func TestPublish_ConnectionClosedBefore_Unavailable(t *testing.T) {
 func TestRequest_AnswerLost_UnresolvedIfItChangesSomething(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 500 * time.Millisecond })
 	start(t, f, "r1")
 	for _, verb := range []string{schema.VerbGet, schema.VerbSettle, schema.VerbRecover} {
 		sub, err := w.nc.Subscribe(schema.ServiceSubject(verb, "default", "r1"), func(*nats.Msg) {})
@@ -531,7 +531,7 @@ func TestPublish_MessageIDOnOtherSubject_NoSuccess(t *testing.T) {
 	// Another client of the fleet guesses the id and uses it first.
 	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))
 	require.NoError(t, err)
-	publisher.SetPublishTimeout(f, 5*time.Second)
+	publisher.SetPublishTimeout(f, 2*time.Second)
 	err = run.Mark(t.Context(), "one")
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	require.ErrorContains(t, err, "is used by another message")

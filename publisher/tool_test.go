@@ -466,7 +466,7 @@ func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
+		c.PublishTimeout, c.TryTimeout = time.Second, 200*time.Millisecond
 	}), "r1")
 	turn := openTurn(t, run)
 	var n atomic.Int64

@@ -72,6 +72,7 @@ func TestVerify_NoAnswer_Held(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			f := w.fleet(func(c *publisher.Config) {
 				if name == "no answer" {
