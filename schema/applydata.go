@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -177,6 +178,123 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.setError(&d.Error, d.Refs)
 	}
 	return applied
+}
+
+// add puts the content of an applied event into the state.
+func (s *State) add(v Verdict) {
+	e := v.Event
+	s.opened(v)
+	switch d := v.Data.(type) {
+	case *RunStartedData:
+		s.start(d)
+		for i := range d.State {
+			v := &d.State[i]
+			s.setValue(e, &StateSetData{Key: v.Key, Value: v.Value, Refs: refsBelow(d.Refs, fmt.Sprintf("/state/%d", i))})
+		}
+		if d.Base != nil {
+			s.doubted()
+		}
+	case *RunResumedData:
+		s.Takeovers = append(s.Takeovers, *d)
+		s.Ended = nil
+		if d.To != nil {
+			s.cutBack(d.To.Records)
+		}
+		s.doubted()
+	case *RunWaitingData:
+		w := StateWait{RunWaitingData: *d}
+		w.Extra = withoutMembers(d.Extra, "turn", "input")
+		if d.ToolCallID != "" {
+			w.Turn = s.turnOf(e)
+		}
+		push(s, waitsOf, w)
+		if d.Reason == WaitToolInDoubt {
+			s.doubted()
+		}
+	case *RunInputData:
+		for i := range slices.Backward(s.Waits) {
+			if w := &s.Waits[i]; w.InterruptID == d.InterruptID && w.Input == nil {
+				amend(s, waitsOf, i).Input = d
+				break
+			}
+		}
+	case *RunEndedData:
+		s.Ended = d
+	case *TurnStartedData:
+		s.turnStarted(e, d, v.Superseded)
+	case *TurnAnsweredData:
+		s.turnAnswered(e, d, v.Calls)
+	case *TurnEndedData:
+		s.turnEnded(e, d, v.Over)
+	case *SignalSentData:
+		signal := StateSignal{SignalSentData: *d, EventID: e.ID, Time: e.Time}
+		signal.Extra = withoutMembers(d.Extra, "event_id", "time", "turn", "consumed_at")
+		s.Signals = append(s.Signals, signal)
+	case *StateSetData:
+		s.setValue(e, d)
+	case *StateDeletedData:
+		s.deleteValue(d.Key)
+	case *MessageAddedData:
+		turn := e.Turn
+		if turn == 0 && s.Head.TurnOpen {
+			turn = s.Head.Turn
+		}
+		s.addMessage(e, turn, d.Message, d.Refs, "/message")
+	case *ToolCalledData:
+		if c := s.amendCall(v.Call); c != nil {
+			c.begun(e, d, s.Head.Epoch)
+			break
+		}
+		push(s, callsOf, newCall(v.Call, d, e.Time, s.Head.Epoch))
+	case *ToolReturnedData:
+		if c := s.amendCall(v.Call); c != nil {
+			c.returned(d)
+			c.ClosedAt = e.Time
+		}
+	case *ToolFailedData:
+		if c := s.amendCall(v.Call); c != nil {
+			c.Outcome, c.InDoubt, c.Error, c.DurationMS, c.ClosedAt = OutcomeFailed, false, &d.Error, d.DurationMS, e.Time
+			c.addRefs(d.Refs)
+		}
+	case *ToolSettledData:
+		if c := s.amendCall(v.Call); c != nil {
+			c.settled(e, d, s.Head.Epoch)
+		}
+	case *ToolDecidedData:
+		decision := StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time}
+		decision.Extra = withoutMembers(d.Extra, "turn", "epoch", "time")
+		if v.Call.Occurrence != 0 {
+			decision.Occurrence = v.Call.Occurrence // the event may leave it out
+		}
+		push(s, decisionsOf, decision)
+	case *PhaseStartedData:
+		p := s.phase(d.Phase)
+		p.Index = d.Index
+		p.Attempts++
+	case *PhaseCompletedData:
+		p := s.phase(d.Phase)
+		p.Index, p.Completed, p.Output, p.Refs = d.Index, true, d.Output, d.Refs
+	case *LimitReachedData:
+		push(s, limitsOf, *d)
+	case *ContextCompactedData:
+		compaction := StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time}
+		compaction.Extra = withoutMembers(d.Extra, "at", "time")
+		push(s, compactionsOf, compaction)
+	case *HandoffOfferedData:
+		s.offered(handoffID(e, d), withoutRepeats(d))
+	case *HandoffAcceptedData:
+		s.handoff(d.HandoffID, "accepted", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
+	case *HandoffDeclinedData:
+		s.handoff(d.HandoffID, "declined", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
+	case *HandoffClosedData:
+		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
+	case *ArtifactAddedData:
+		push(s, artifactsOf, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
+	case *ErrorRaisedData:
+		push(s, errorsOf, *d)
+	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
+		// The head has all of its content.
+	}
 }
 
 func nilIfEmpty[T any](s []T) []T {

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/randomlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -37,7 +37,7 @@ func goldenEvents(tb testing.TB) (names []string, events map[string]*schema.Even
 	}
 	for _, d := range samples() {
 		name := d.EventName()
-		if controlTypes[name] {
+		if schema.ControlOnly(name) {
 			epoch := schema.Epoch(1)
 			if name == schema.RunResumed {
 				epoch = 2
@@ -154,19 +154,11 @@ func TestGolden_Files_NoneLeftOver(t *testing.T) {
 	require.Len(t, files, len(names))
 }
 
-func TestGolden_EveryType_HasSample(t *testing.T) {
-	seen := map[string]bool{}
+func TestGolden_Samples_Valid(t *testing.T) {
 	for _, d := range samples() {
 		require.NoError(t, schema.Validate(d), d.EventName())
-		require.NotNil(t, schema.NewData(d.EventName()))
-		seen[d.EventName()] = true
 	}
-	source, err := os.ReadFile("vocabulary.go")
-	require.NoError(t, err)
-	for line := range bytes.Lines(source) {
-		if _, name, ok := strings.Cut(string(line), "EventName() string { return "); ok {
-			require.NotEmpty(t, name)
-		}
+	for _, name := range schema.EventNames() { // those of types with a plausible sample are valid, too
+		require.NoError(t, schema.Validate(randomlog.Example(name)), name)
 	}
-	require.Len(t, seen, bytes.Count(source, []byte("EventName() string { return ")))
 }

@@ -117,7 +117,7 @@ func lifeEvents() []lifeEvent {
 		case *schema.ToolCalledData:
 			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
 		default:
-			events = append(events, lifeEvent{name, 1, d, controlTypes[name]})
+			events = append(events, lifeEvent{name, 1, d, schema.ControlOnly(name)})
 		}
 	}
 	return events

@@ -1,6 +1,9 @@
 package schema
 
-import "strings"
+import (
+	"reflect"
+	"strings"
+)
 
 // MaxBy is the longest By of a control event or a removal, in bytes: a role and a public NKey, or a name.
 const MaxBy = 80
@@ -22,23 +25,9 @@ func IsProven(by string) bool {
 // DecidedBy returns By and Claimed of a control event's data: the sender of the decision, and the name in its
 // request. They are empty for other data.
 func DecidedBy(data Data) (by, claimed string) {
-	switch d := data.(type) {
-	case *RunInputData:
-		return d.By, d.Claimed
-	case *RunCancelRequestedData:
-		return d.By, d.Claimed
-	case *ToolSettledData:
-		return d.By, d.Claimed
-	case *CheckpointMarkedData:
-		return d.By, d.Claimed
-	case *SignalSentData:
-		return d.By, d.Claimed
-	case *HandoffAcceptedData:
-		return d.By, d.Claimed
-	case *HandoffDeclinedData:
-		return d.By, d.Claimed
-	case *HandoffClosedData:
-		return d.By, d.Claimed
+	v := reflect.Indirect(reflect.ValueOf(data))
+	if v.Kind() != reflect.Struct || !v.FieldByName("Claimed").IsValid() {
+		return "", ""
 	}
-	return "", ""
+	return v.FieldByName("By").String(), v.FieldByName("Claimed").String()
 }

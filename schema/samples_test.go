@@ -1,13 +1,25 @@
 package schema_test
 
 import (
+	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/harness/randomlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// samples has one full example of the data of every event type.
+// samples has one full example of the data of every event type: a plausible one, or one that is made of its rules.
 func samples() []schema.Data {
+	all := plausible()
+	for _, name := range schema.EventNames() {
+		if !slices.ContainsFunc(all, func(d schema.Data) bool { return d.EventName() == name }) {
+			all = append(all, randomlog.Example(name))
+		}
+	}
+	return all
+}
+
+func plausible() []schema.Data {
 	zero := strings.Repeat("0", 64)
 	yes := true
 	usage := &schema.Usage{InputTokens: 10, OutputTokens: 5, CacheReadInputTokens: 3, Extra: []byte(`{"audio_tokens":1}`)}
@@ -91,10 +103,4 @@ func samples() []schema.Data {
 		&schema.CheckpointMarkedData{Name: "before the release"},
 		&schema.ErrorRaisedData{Error: *failure, Scope: "tool", Turn: 1},
 	}
-}
-
-// controlTypes are the types whose samples must be sent as control events.
-var controlTypes = map[string]bool{
-	schema.RunResumed: true, schema.RunInput: true, schema.RunCancelRequested: true, schema.RunOrphaned: true,
-	schema.HandoffAccepted: true, schema.HandoffDeclined: true, schema.HandoffClosed: true, schema.SignalSent: true,
 }

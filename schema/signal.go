@@ -46,6 +46,9 @@ type SignalSentData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*SignalSentData) EventName() string { return SignalSent }
+
 // SignalConsumedData says that the executor has acted on signals. An agent that passes a signal to the model names it
 // in turn.started instead, in the event that has the message: then no crash can separate the two.
 type SignalConsumedData struct {
@@ -53,6 +56,9 @@ type SignalConsumedData struct {
 	SignalIDs []string       `json:"signal_ids" check:"required,max=64" each:"required,max=256,text"`
 	Extra     jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*SignalConsumedData) EventName() string { return SignalConsumed }
 
 // OpenSignal is a signal that is not consumed.
 type OpenSignal struct {

@@ -1,6 +1,12 @@
 package schema
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // TypePrefix and TypeSuffix enclose a name in the CloudEvents type: io.waymark.tool.called.v1.
 const (
@@ -73,6 +79,67 @@ type Data interface {
 	EventName() string
 }
 
+// event is what is known of an event by its name.
+type event struct {
+	data Data
+	// control: an executor never writes it with its own sequence.
+	control bool
+	// afterEnd: it may follow run.ended. A person's tool.settled may, too: see [Head.toolSettled].
+	afterEnd bool
+}
+
+// vocabulary has the events that a run's log may have.
+var vocabulary = map[string]event{
+	RunStarted:         {data: (*RunStartedData)(nil)},
+	RunResumed:         {data: (*RunResumedData)(nil), control: true, afterEnd: true},
+	RunWaiting:         {data: (*RunWaitingData)(nil)},
+	RunInput:           {data: (*RunInputData)(nil), control: true},
+	RunCancelRequested: {data: (*RunCancelRequestedData)(nil), control: true},
+	RunOrphaned:        {data: (*RunOrphanedData)(nil), control: true},
+	RunInterrupted:     {data: (*RunInterruptedData)(nil)},
+	RunEnded:           {data: (*RunEndedData)(nil)},
+	TurnStarted:        {data: (*TurnStartedData)(nil)},
+	TurnAnswered:       {data: (*TurnAnsweredData)(nil)},
+	TurnEnded:          {data: (*TurnEndedData)(nil)},
+	MessageAdded:       {data: (*MessageAddedData)(nil)},
+	ToolCalled:         {data: (*ToolCalledData)(nil)},
+	ToolReturned:       {data: (*ToolReturnedData)(nil)},
+	ToolFailed:         {data: (*ToolFailedData)(nil)},
+	ToolDecided:        {data: (*ToolDecidedData)(nil)},
+	ToolSettled:        {data: (*ToolSettledData)(nil)},
+	PhaseStarted:       {data: (*PhaseStartedData)(nil)},
+	PhaseCompleted:     {data: (*PhaseCompletedData)(nil)},
+	LimitReached:       {data: (*LimitReachedData)(nil)},
+	StateSet:           {data: (*StateSetData)(nil)},
+	StateDeleted:       {data: (*StateDeletedData)(nil)},
+	SignalSent:         {data: (*SignalSentData)(nil), control: true},
+	SignalConsumed:     {data: (*SignalConsumedData)(nil)},
+	ContextCompacted:   {data: (*ContextCompactedData)(nil)},
+	HandoffOffered:     {data: (*HandoffOfferedData)(nil), afterEnd: true},
+	HandoffAccepted:    {data: (*HandoffAcceptedData)(nil), control: true, afterEnd: true},
+	HandoffDeclined:    {data: (*HandoffDeclinedData)(nil), control: true, afterEnd: true},
+	HandoffClosed:      {data: (*HandoffClosedData)(nil), control: true, afterEnd: true},
+	ArtifactAdded:      {data: (*ArtifactAddedData)(nil)},
+	CheckpointMarked:   {data: (*CheckpointMarkedData)(nil), afterEnd: true},
+	ErrorRaised:        {data: (*ErrorRaisedData)(nil)},
+}
+
+// EventNames are the names of the events of the vocabulary that a run's log may have, sorted.
+func EventNames() []string { return slices.Sorted(maps.Keys(vocabulary)) }
+
+// ControlOnly reports whether an executor never writes an event of that name with its own sequence.
+func ControlOnly(name string) bool { return vocabulary[name].control }
+
+// NewData returns empty data for an event name of the vocabulary, or nil.
+func NewData(name string) Data {
+	known, ok := vocabulary[name]
+	if !ok {
+		return nil
+	}
+	data, _ := reflect.TypeAssert[Data](reflect.New(reflect.TypeOf(known.data).Elem()))
+	return data
+}
+
 // Parent names the call of another run that started this run.
 type Parent struct {
 	// Run is the parent's run id. Required.
@@ -141,6 +208,9 @@ type RunStartedData struct {
 	Extra  jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*RunStartedData) EventName() string { return RunStarted }
+
 // From is the point of a takeover.
 type From struct {
 	Epoch    Epoch    `json:"epoch" check:"min=1"`
@@ -166,6 +236,9 @@ type RunResumedData struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*RunResumedData) EventName() string { return RunResumed }
+
 // RunWaitingData says that the run waits for a person or a system.
 type RunWaitingData struct {
 	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
@@ -184,6 +257,9 @@ type RunWaitingData struct {
 	Extra          jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*RunWaitingData) EventName() string { return RunWaiting }
+
 // RunInputData answers a wait of a run. Control event.
 type RunInputData struct {
 	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
@@ -199,6 +275,9 @@ type RunInputData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*RunInputData) EventName() string { return RunInput }
+
 // RunCancelRequestedData asks the run's executor to stop. Control event.
 type RunCancelRequestedData struct {
 	By      string         `json:"by,omitzero"`
@@ -207,6 +286,9 @@ type RunCancelRequestedData struct {
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*RunCancelRequestedData) EventName() string { return RunCancelRequested }
 
 // RunOrphanedData says that the run's executor fell silent. Control event.
 type RunOrphanedData struct {
@@ -223,12 +305,18 @@ type RunOrphanedData struct {
 	Extra  jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*RunOrphanedData) EventName() string { return RunOrphaned }
+
 // RunInterruptedData says that the executor stopped cleanly and left the run to another executor.
 type RunInterruptedData struct {
 	// Reason is shutdown, preempted, unreadable, budget or waiting: the run needs no executor until it is answered.
 	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unreadable|budget|waiting"`
 	Extra  jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*RunInterruptedData) EventName() string { return RunInterrupted }
 
 // RunEndedData ends a run.
 type RunEndedData struct {
@@ -245,178 +333,8 @@ type RunEndedData struct {
 	Extra       jsontext.Value `json:",embed"`
 }
 
-// TurnStartedData opens a turn: one model call and the tool calls that it requests.
-type TurnStartedData struct {
-	// Turn counts from 1 and increases. Required.
-	Turn int32 `json:"turn" check:"min=1"`
-	// Messages that are new to the model.
-	Messages []Message `json:"messages,omitzero"`
-	// Signals are the ids of open signals in the messages. The answer of the turn consumes them.
-	Signals []string `json:"signals,omitzero" check:"max=64" each:"required,max=256,text"`
-	// Purpose is work (the default) or recovery.
-	Purpose string         `json:"purpose,omitzero" check:"oneof=work|recovery"`
-	Refs    []Ref          `json:"refs,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
-
-// TurnAnsweredData is the model's answer: its message and the calls that it requests, in one event, so that no crash
-// separates them. The turn is over once each of the calls has an outcome, or at once if there are none.
-type TurnAnsweredData struct {
-	// Turn of the answer, from 1. Required. It is opened if turn.started did not open it.
-	Turn int32 `json:"turn" check:"min=1"`
-	// Message of the model, with the role assistant. Required. Its parts of type tool_call name calls of the answer.
-	Message Message `json:"message"`
-	// Calls that the model requests, in its order; see [RequestedCall].
-	Calls []RequestedCall `json:"calls,omitzero"`
-	// FinishReasons from the provider; never invented.
-	FinishReasons []string `json:"finish_reasons,omitzero"`
-	ResponseID    string   `json:"response_id,omitzero"`
-	Model         string   `json:"model,omitzero"`
-	Usage         *Usage   `json:"usage,omitzero"`
-	// DurationMS is how long the model took.
-	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
-	Source     jsontext.Value `json:"source,omitzero" content:"large"`
-	Refs       []Ref          `json:"refs,omitzero"`
-	Extra      jsontext.Value `json:",embed"`
-}
-
-// RequestedCall is a call that an answer requests. Until tool.called begins it, it has not run: a call with the
-// replay hold or verify must begin before its tool runs, one that is pure or idempotent need not.
-type RequestedCall struct {
-	// ToolCallID is the model's id of the call; models use them more than once. Required.
-	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
-	// Occurrence distinguishes calls of the turn that share the id; absent means the next.
-	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
-	// Name of the tool. Required.
-	Name string `json:"name" content:"name" check:"required,max=256,text"`
-	// Arguments from the model: an object, or the provider's string unchanged.
-	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
-	// Replay policy; absent means hold.
-	Replay         Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
-	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	VerifySubject  string `json:"verify_subject,omitzero" check:"max=256,text" with:"replay=verify"`
-	SideEffect     string `json:"side_effect,omitzero" content:"text"`
-	// TimeoutMS is the tool's time limit; 0 means none.
-	TimeoutMS int64 `json:"timeout_ms,omitzero" check:"min=0"`
-	// Error closes the call when it is recorded: it cannot be run, or exceeds a limit. The model gets the error.
-	Error  *Error         `json:"error,omitzero"`
-	Source jsontext.Value `json:"source,omitzero" content:"large"`
-	Extra  jsontext.Value `json:",embed"`
-}
-
-// TurnEndedData closes a turn: of an executor that does not write turn.answered, or early. Requested calls that have
-// not begun are abandoned.
-type TurnEndedData struct {
-	// Turn that ends. Required.
-	Turn int32 `json:"turn" check:"min=1"`
-	// Messages of the turn that were not published yet.
-	Messages []Message `json:"messages,omitzero"`
-	// Usage of a model that gave no answer. It is ignored in an answered turn.
-	Usage *Usage         `json:"usage,omitzero"`
-	Error *Error         `json:"error,omitzero"`
-	Refs  []Ref          `json:"refs,omitzero"`
-	Extra jsontext.Value `json:",embed"`
-}
-
-// MessageAddedData adds one message to the conversation.
-type MessageAddedData struct {
-	Message Message        `json:"message"`
-	Refs    []Ref          `json:"refs,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
-
-// ToolCalledData begins a tool call, before the tool runs: a requested call, or one that it records itself. For a
-// requested call, omitted fields keep the answer's values, and the stricter of two replay policies counts.
-type ToolCalledData struct {
-	// ToolCallID is the model's id of the call; models use them more than once. Required.
-	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
-	// Occurrence distinguishes calls of the turn that share the id; absent means the first requested one, else the
-	// next.
-	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
-	// Name of the tool. Required.
-	Name string `json:"name" content:"name" check:"required,max=256,text"`
-	// Requested records a call that no answer requested without beginning it, because a decision comes first. Another
-	// tool.called begins it.
-	Requested bool `json:"requested,omitzero"`
-	// Arguments from the model: an object, or the provider's string unchanged.
-	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
-	// Replay policy; absent means hold.
-	Replay         Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
-	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	VerifySubject  string `json:"verify_subject,omitzero" check:"max=256,text" with:"replay=verify"`
-	SideEffect     string `json:"side_effect,omitzero" content:"text"`
-	// TimeoutMS is the tool's time limit; 0 means none.
-	TimeoutMS int64          `json:"timeout_ms,omitzero" check:"min=0"`
-	Source    jsontext.Value `json:"source,omitzero" content:"large"`
-	Refs      []Ref          `json:"refs,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
-}
-
-// ToolReturnedData records a tool's result.
-type ToolReturnedData struct {
-	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
-	// Occurrence distinguishes calls of the turn that share the id; absent means the one that has begun, else the
-	// first. The same in tool.failed and tool.settled.
-	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
-	Result     jsontext.Value `json:"result,omitzero" content:"large"`
-	// IsError is the tool's own statement that the result is an error; absent is not the same as false.
-	IsError *bool `json:"is_error,omitzero"`
-	// Attempt counts the executions of the call from 1; absent means 1.
-	Attempt    int64          `json:"attempt,omitzero" check:"min=0"`
-	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
-	Source     jsontext.Value `json:"source,omitzero" content:"large"`
-	Refs       []Ref          `json:"refs,omitzero"`
-	Extra      jsontext.Value `json:",embed"`
-}
-
-// ToolFailedData records that a tool did not give a result.
-type ToolFailedData struct {
-	ToolCallID string         `json:"tool_call_id" check:"required,max=256,text"`
-	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
-	Error      Error          `json:"error"`
-	Attempt    int64          `json:"attempt,omitzero" check:"min=0"`
-	DurationMS int64          `json:"duration_ms,omitzero" check:"min=0"`
-	Refs       []Ref          `json:"refs,omitzero"`
-	Extra      jsontext.Value `json:",embed"`
-}
-
-// ToolDecidedData records a decision of a policy or a person about a call.
-type ToolDecidedData struct {
-	ToolCallID string `json:"tool_call_id" check:"required,max=256,text"`
-	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
-	// first requested one.
-	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
-	// Decision is allow, deny or ask.
-	Decision string `json:"decision" check:"required,oneof=allow|deny|ask"`
-	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs regardless.
-	Mode   string `json:"mode,omitzero" check:"oneof=enforce|observe"`
-	Policy string `json:"policy,omitzero"`
-	Reason string `json:"reason,omitzero" content:"text"`
-	// By is the executor or, as the executor states, the approver. A person's answer and its sender are in run.input.
-	By    string         `json:"by,omitzero"`
-	Refs  []Ref          `json:"refs,omitzero"`
-	Extra jsontext.Value `json:",embed"`
-}
-
-// Binds reports whether the decision is binding for the call. An observed decision and the note that a call begins
-// are not.
-func (d *ToolDecidedData) Binds() bool { return d.Mode != ModeObserve && d.Policy != BeginPolicy }
-
-// ToolSettledData settles a call in doubt before any further step. An operator's rerun makes the call requested
-// again; tool.called begins it.
-type ToolSettledData struct {
-	ToolCallID string     `json:"tool_call_id" check:"required,max=256,text"`
-	Occurrence int        `json:"occurrence,omitzero" check:"min=0"`
-	How        Settlement `json:"how" check:"required,oneof=rerun|verified|adopted|abandoned|decided"`
-	// Result for verified and decided; for adopted, absent means the recorded late result.
-	Result  jsontext.Value `json:"result,omitzero" content:"large"`
-	IsError *bool          `json:"is_error,omitzero"`
-	By      string         `json:"by,omitzero"`
-	Claimed string         `json:"claimed,omitzero"`
-	Source  jsontext.Value `json:"source,omitzero" content:"large"`
-	Refs    []Ref          `json:"refs,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
+// EventName implements [Data].
+func (*RunEndedData) EventName() string { return RunEnded }
 
 // PhaseStartedData opens a phase of the work.
 type PhaseStartedData struct {
@@ -424,6 +342,9 @@ type PhaseStartedData struct {
 	Index int64          `json:"index,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*PhaseStartedData) EventName() string { return PhaseStarted }
 
 // PhaseCompletedData closes a phase; completed phases are never rerun on resume.
 type PhaseCompletedData struct {
@@ -433,6 +354,9 @@ type PhaseCompletedData struct {
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*PhaseCompletedData) EventName() string { return PhaseCompleted }
 
 // Limits that a run may reach.
 const (
@@ -452,6 +376,9 @@ type LimitReachedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*LimitReachedData) EventName() string { return LimitReached }
+
 // ContextCompactedData says that the model continues with a summary of the turns so far.
 type ContextCompactedData struct {
 	Summary      string         `json:"summary" content:"large" check:"required"`
@@ -462,6 +389,9 @@ type ContextCompactedData struct {
 	Refs         []Ref          `json:"refs,omitzero"`
 	Extra        jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*ContextCompactedData) EventName() string { return ContextCompacted }
 
 // ArtifactAddedData names a product of the run.
 type ArtifactAddedData struct {
@@ -478,6 +408,9 @@ type ArtifactAddedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*ArtifactAddedData) EventName() string { return ArtifactAdded }
+
 // CheckpointMarkedData pins this point of the run under a name.
 type CheckpointMarkedData struct {
 	Name string `json:"name" check:"required,max=256,text"`
@@ -486,6 +419,9 @@ type CheckpointMarkedData struct {
 	Claimed string         `json:"claimed,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*CheckpointMarkedData) EventName() string { return CheckpointMarked }
 
 // ErrorRaisedData records an error that did not end the run.
 type ErrorRaisedData struct {
@@ -496,3 +432,6 @@ type ErrorRaisedData struct {
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*ErrorRaisedData) EventName() string { return ErrorRaised }

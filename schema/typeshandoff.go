@@ -87,6 +87,9 @@ type HandoffOfferedData struct {
 	Extra     jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*HandoffOfferedData) EventName() string { return HandoffOffered }
+
 // HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs its reader
 // more context than it saves.
 const HandoffSizeWarning = 4000
@@ -104,6 +107,9 @@ type HandoffAcceptedData struct {
 	Extra     jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*HandoffAcceptedData) EventName() string { return HandoffAccepted }
+
 // HandoffDeclinedData says that the hand-off was declined.
 type HandoffDeclinedData struct {
 	HandoffID string         `json:"handoff_id" check:"required,max=256,text"`
@@ -115,6 +121,9 @@ type HandoffDeclinedData struct {
 	Extra     jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*HandoffDeclinedData) EventName() string { return HandoffDeclined }
+
 // HandoffClosedData says that the hand-off is over.
 type HandoffClosedData struct {
 	HandoffID string         `json:"handoff_id" check:"required,max=256,text"`
@@ -125,3 +134,6 @@ type HandoffClosedData struct {
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*HandoffClosedData) EventName() string { return HandoffClosed }

@@ -16,12 +16,18 @@ type StateSetData struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
+// EventName implements [Data].
+func (*StateSetData) EventName() string { return StateSet }
+
 // StateDeletedData deletes a value of the application's own state. Deleting a missing key is no error.
 type StateDeletedData struct {
 	// Key of the value. Required.
 	Key   string         `json:"key" check:"required,max=256,text"`
 	Extra jsontext.Value `json:",embed"`
 }
+
+// EventName implements [Data].
+func (*StateDeletedData) EventName() string { return StateDeleted }
 
 // InitialValue is a value of the application's own initial state.
 type InitialValue struct {

@@ -2,8 +2,11 @@ package examples_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,10 +41,16 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 	require.NoError(t, err)
 	api, err := os.ReadFile("../../schema/asyncapi.json")
 	require.NoError(t, err)
+	for _, name := range schema.EventNames() {
+		if table, rest, ok := strings.Cut(string(text), "\n\nThe daemon also announces"); *update && ok && !strings.Contains(table, "`"+name+"`") {
+			text = []byte(table + "\n" + vocabularyRow(name) + "\n\nThe daemon also announces" + rest)
+			require.NoError(t, os.WriteFile("../events.md", text, 0o600))
+		}
+	}
 	names := regexp.MustCompile(`io\.waymark\.([a-z_]+\.[a-z_]+)\.v1`).FindAllStringSubmatch(string(api), -1)
 	require.Greater(t, len(names), 25)
 	for _, m := range names {
-		require.True(t, strings.Contains(string(text), "`"+m[1]+"`"), "docs/events.md has no row for %s", m[1]) //nolint:testifylint // it would print the page
+		require.True(t, strings.Contains(string(text), "`"+m[1]+"`"), "docs/events.md has no row for %s: -update writes a first one", m[1]) //nolint:testifylint // it would print the page
 	}
 	// Rows name what there is, and mark what is required as the schema does.
 	for _, row := range regexp.MustCompile("(?m)^\\| ((?:`[a-z_.]+`,? ?)+)C? ?\\|([^|]+)\\| (?:yes|no) \\|$").FindAllStringSubmatch(string(text), -1) {
@@ -65,4 +74,33 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 			}
 		}
 	}
+}
+
+// vocabularyRow is a first version of an event's row: its members, with those that are required in bold, and their
+// values.
+func vocabularyRow(event string) string {
+	t := reflect.TypeOf(schema.NewData(event)).Elem()
+	var members []string
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
+		name, _, _ := strings.Cut(tag.Get("json"), ",")
+		if name == "" || name == "refs" || name == "source" { // said above the table
+			continue
+		}
+		rules := strings.Split(tag.Get("check"), ",")
+		if slices.Contains(rules, "required") || slices.Contains(rules, "min=1") {
+			name = "**" + name + "**"
+		}
+		for _, rule := range rules {
+			if values, ok := strings.CutPrefix(rule, "oneof="); ok {
+				name += " (" + strings.ReplaceAll(values, "|", ", ") + ")"
+			}
+		}
+		members = append(members, name)
+	}
+	control := ""
+	if schema.ControlOnly(event) {
+		control = " C"
+	}
+	return fmt.Sprintf("| `%s`%s | %s | yes |", event, control, strings.Join(members, ", "))
 }

@@ -472,7 +472,7 @@ func (s *Log) data() (schema.Data, int32) {
 	case n < 36:
 		return &schema.CheckpointMarkedData{Name: s.oneOf("mark", "a", "b"), By: s.by()}, turn
 	case n < 37:
-		return &schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}}, turn
+		return s.rare(), turn
 	case n < 38:
 		return &schema.RunInterruptedData{Reason: "shutdown"}, turn
 	case n < 39:
