@@ -25,14 +25,14 @@ type cli struct {
 	Child  childCmd  `cmd:"" hidden:""`
 }
 
-// app is the world outside of a command, and the global flags.
+// app holds the streams and the global flags of a command.
 type app struct {
 	cli            *cli
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// Exit codes, those of the program waymark.
+// Exit codes, the same as in the program waymark.
 const (
 	exitFailure     = 1
 	exitUsage       = 2

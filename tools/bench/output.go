@@ -18,7 +18,7 @@ type column struct {
 	right bool
 }
 
-// printTable prints rows below their titles, two spaces between columns. No rows are no table.
+// printTable prints rows below their titles, two spaces between columns. Without rows it prints nothing.
 func printTable(w io.Writer, columns []column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -65,7 +65,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// version is that of the sources, as the toolchain stamped it into the binary.
+// version returns the version of the sources, as the toolchain stamped it into the binary.
 func version() string {
 	v, revision := "devel", ""
 	if build, ok := debug.ReadBuildInfo(); ok {

@@ -30,7 +30,7 @@ type runCmd struct {
 	Small      bool     `name:"quick" help:"Only see that each case works, in seconds; the figures mean nothing."`
 }
 
-// options are those of the measurement.
+// options returns the options of the measurement.
 func (c runCmd) options(a *app) (bench.Options, error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -124,7 +124,7 @@ func listCases(a *app, cases []bench.Case) error {
 	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES"}}, rows)
 }
 
-// printResults prints a row for each line that was measured, then what was to be reached.
+// printResults prints a row for each measured line, then the aims.
 func printResults(w io.Writer, results []bench.Result) error {
 	rows := make([][]string, len(results))
 	var verdicts [][]string
@@ -156,7 +156,7 @@ func printResults(w io.Writer, results []bench.Result) error {
 	}, verdicts)
 }
 
-// reportCmd compares whole turns, which "make bench-turn" measures of several systems in alternation.
+// reportCmd compares whole turns of several systems, which "make bench-turn" measures in alternation.
 type reportCmd struct {
 	File []string `arg:"" help:"Lines that --out and tools/bench/peers wrote."`
 }
@@ -193,7 +193,7 @@ func (c reportCmd) Run(a *app) error {
 // childCmd is a process of a measurement: a server, a daemon or an executor.
 type childCmd struct{}
 
-// Run is what its standard input says, until that ends.
+// Run serves in the role that its standard input names, until that input ends.
 func (childCmd) Run(ctx context.Context, a *app) error {
 	// Ctrl-C reaches every process of a terminal; this one ends when the measurement has closed its input.
 	return bench.Child(context.WithoutCancel(ctx), a.stdin, a.stdout, newLogger(a.stderr))

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// file is one of an archive. A folder's name ends with a slash.
+// file is a file or folder of an archive. A folder's name ends with a slash.
 type file struct {
 	name string
 	mode int64

@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// release is what is made.
+// release is a release in the making.
 type release struct {
 	// root of a clone of its own, in which all is built, and the folder for the files.
 	root, out string
@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return errors.Join(r.make(ctx, work), os.RemoveAll(work))
 }
 
-// identify finds out which commit and version this is.
+// identify finds commit and version.
 func (r *release) identify(ctx context.Context, next string) (err error) {
 	if r.commit, err = git(ctx, r.root, "rev-parse", "HEAD"); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *release) identify(ctx context.Context, next string) (err error) {
 	if !semantic.MatchString(r.version) {
 		return fmt.Errorf("%w: the version %q is not like 0.1.0 or 0.1.0-rc.1", errUsage, r.version)
 	}
-	// The library that writes packages takes the time of what has none from there.
+	// The library that writes packages takes the times of files without one from there.
 	return os.Setenv("SOURCE_DATE_EPOCH", seconds)
 }
 
@@ -197,7 +197,7 @@ func (r *release) make(ctx context.Context, work string) error {
 	return r.checksums()
 }
 
-// prepare makes what all platforms have in common.
+// prepare makes the common parts of all platforms.
 func (r *release) prepare(ctx context.Context, work string) (err error) {
 	if r.notices, err = notices(ctx, r.root); err != nil {
 		return err
@@ -243,12 +243,12 @@ func (r *release) build(ctx context.Context, p platform, work string) ([]byte, e
 	return binary, err
 }
 
-// say tells how far it is.
+// say reports progress.
 func (r *release) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.stdout, "dist: "+format+"\n", args...)
 }
 
-// stamped is an error unless a binary says which version and commit it is.
+// stamped returns an error unless a binary has the version and commit of the release.
 func (r *release) stamped(binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -264,8 +264,8 @@ func (r *release) stamped(binary string) error {
 	return nil
 }
 
-// parts writes the list of a binary's parts, read from the binary, without the time and the random number that would make each run another
-// file. The modules are in the cache since the build; the main module is in no proxy, and is not asked for.
+// parts writes the list of a binary's parts, read from the binary, without time and random number: the same binary gives
+// the same file. The modules are in the cache since the build; no proxy has the main module.
 func (r *release) parts(ctx context.Context, p platform, work string) error {
 	if r.cyclonedx == "" {
 		return nil
@@ -281,12 +281,12 @@ func (r *release) binary(p platform, work string) string {
 	return filepath.Join(work, "waymark-"+p.os+"-"+p.arch)
 }
 
-// name of a platform's files, without what says their kind.
+// name of a platform's files, without extension.
 func (r *release) name(p platform) string {
 	return "waymark_" + r.version + "_" + p.os + "_" + p.arch
 }
 
-// command runs a program in the repository's root, and returns what it says.
+// command runs a program in the repository's root, and returns its output.
 func (r *release) command(ctx context.Context, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // named above
 	cmd.Dir, cmd.Env = r.root, append(os.Environ(), env...)

@@ -15,12 +15,12 @@ import (
 	"strings"
 )
 
-// licenceFile is a file whose text has to go along with the binary.
+// licenceFile matches files whose text must accompany the binary.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-._].*)?$`)
 
 var errNoLicence = errors.New("no licence is there")
 
-// listed is what "go list" says of a package.
+// listed is a package in the output of "go list".
 type listed struct {
 	Dir      string
 	Standard bool

@@ -75,7 +75,7 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 			own[kind] = append(own[kind], c)
 		}
 	}
-	// What adds the user.
+	// The package that adds the user.
 	depends := map[string]string{"deb": "passwd", "rpm": "shadow-utils"}
 	for _, kind := range []string{"deb", "rpm"} {
 		info := nfpm.WithDefaults(&nfpm.Info{
@@ -111,7 +111,7 @@ func regular(source, destination string, mode os.FileMode) *files.Content {
 	return &files.Content{Source: source, Destination: destination, Type: files.TypeFile, FileInfo: &files.ContentFileInfo{Mode: mode}}
 }
 
-// copied keeps one packager from changing what the next one is given.
+// copied returns a copy, so that one packager does not change the input of the next.
 func copied(list files.Contents) files.Contents {
 	var out files.Contents
 	for _, c := range list {

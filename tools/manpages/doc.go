@@ -2,5 +2,5 @@
 //
 //	manpages docs/cli.md waymark.1
 //
-// It is a program of its own, so that the binary does not carry what makes pages.
+// It is a program of its own, so that the binary does not link the library that makes pages.
 package main

@@ -37,7 +37,7 @@ func run(args []string) error {
 
 var errNoReference = errors.New("it does not begin with a title")
 
-// manPage is a page of the reference in the language of man.
+// manPage returns a page of the reference in the format of man.
 func manPage(reference []byte) ([]byte, error) {
 	title, rest, found := bytes.Cut(reference, []byte("\n"))
 	if !found || !bytes.HasPrefix(title, []byte("# ")) {
@@ -68,8 +68,8 @@ func manPage(reference []byte) ([]byte, error) {
 	return md2man.Render(b.Bytes()), nil
 }
 
-// aboutItself is what the reference says of how it is written. tableRow is a line of a table: a manual lists flags with their text below, and
-// tables are wider than a terminal.
+// aboutItself matches the reference's remarks on its own form. tableRow matches a line of a table: a manual lists flags
+// with their text below, because tables are wider than a terminal.
 var (
 	aboutItself = regexp.MustCompile(`(?s)\nWritten by a test .*?\n\n`)
 	tableRow    = regexp.MustCompile(`^\|(.*)\|\n$`)

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// boundariesAim is that of 64 runs in one process: boundaries/s by raw single publishes of as many goroutines.
+// boundariesAim is the smallest rate of 64 runs in one process, by raw single publishes of 64 goroutines.
 const boundariesAim = 2
 
-// boundariesCase is many runs of one process at once: how much they can make durable together.
+// boundariesCase measures the boundaries of many runs in one process.
 func boundariesCase() Case {
 	return Case{
 		Name:  "boundaries",
@@ -68,12 +68,12 @@ type Turner interface {
 	Waited() time.Duration
 }
 
-// Together lets all play so many turns at once, each in a goroutine, and returns what they did together, by the boundary.
+// Together plays turns of all turners at once, each in a goroutine. A latency is that of one boundary.
 func Together(ctx context.Context, all []Turner, turns int) (Sample, error) {
 	return together(ctx, all, turns, func(ctx context.Context, t Turner, c *Clock) error { return t.Turn(ctx, c.Time) })
 }
 
-// WholeTurns is Together by the turn: a latency is that of all boundaries of one turn. Prepare the texts before.
+// WholeTurns does the same; a latency is that of one turn. Prepare the texts before.
 func WholeTurns(ctx context.Context, all []Turner, turns int) (Sample, error) {
 	return together(ctx, all, turns, func(ctx context.Context, t Turner, c *Clock) error {
 		err := c.Time(ctx, func(ctx context.Context) error {
@@ -84,7 +84,7 @@ func WholeTurns(ctx context.Context, all []Turner, turns int) (Sample, error) {
 	})
 }
 
-// turners are players as what plays turns.
+// turners returns players as turners.
 func turners(players []*Player) []Turner {
 	all := make([]Turner, len(players))
 	for i, p := range players {

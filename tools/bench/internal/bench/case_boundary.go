@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// boundaryCase is a lone run: what one durable boundary costs its executor.
+// boundaryCase measures one run alone: the cost of a durable boundary.
 func boundaryCase() Case {
 	return Case{
 		Name:  "boundary",
@@ -21,7 +21,7 @@ func boundaryCase() Case {
 	}
 }
 
-// boundaryAim is the ratio of medians that the design asks for.
+// boundaryAim is the largest ratio of medians that the design allows.
 const boundaryAim = 1.15
 
 func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
@@ -50,7 +50,7 @@ func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
 		}
 	}
 	return &Trial{
-		// Short rounds and many: what the machine does meanwhile meets raw and ours alike.
+		// Many short rounds: other work of the machine disturbs raw and ours alike.
 		Rounds: w.Options.Rounds * w.Options.Pick(0, 10, 1),
 		WarmUp: func(ctx context.Context) error {
 			_, rawErr := play(raw.Turn)(ctx, 0)
@@ -67,7 +67,7 @@ func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
 	}, nil
 }
 
-// sample is what the clock of a lone writer measured.
+// sample returns the measurements of a single writer.
 func (c *Clock) sample() Sample {
 	s := Sample{Boundaries: int64(len(c.Latencies)), Latencies: c.Latencies}
 	for _, l := range c.Latencies {

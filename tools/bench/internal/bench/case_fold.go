@@ -11,14 +11,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// foldAim is the rate of a fold that catches up, by raw async publishes.
+// foldAim is the smallest rate of a fold that catches up, by raw async publishes.
 const foldAim = 0.5
 
-// stallWait is how long a publish waits for room among those that are not acknowledged yet: a disk that is busy for a moment
-// makes a round slow, and does not fail it.
+// stallWait bounds the wait of a publish for earlier acknowledgements: a busy disk makes a round slow, and does not fail
+// it.
 const stallWait = time.Minute
 
-// foldCase is how fast the log becomes checkpoints.
+// foldCase measures how fast the log becomes checkpoints.
 func foldCase() Case {
 	return Case{
 		Name:  "fold",
@@ -31,7 +31,7 @@ func foldCase() Case {
 				World: func(s *WorldSpec) {
 					s.NoDaemon = true
 					if s.Sync == "" {
-						s.Sync = SyncDefault // what the design speaks of
+						s.Sync = SyncDefault // the aim is for this setting
 					}
 				},
 				Setup: func(ctx context.Context, w *World) (*Trial, error) {
@@ -123,7 +123,7 @@ func (f *foldTrial) prepare(round int) error {
 	return nil
 }
 
-// turnData is what the events of a turn hold, as [Player.Turn] publishes them.
+// turnData returns the data of a turn's events, as [Player.Turn] publishes them.
 func turnData(text *Text, turn int32) []schema.Data {
 	said := FullTurn.text(text)
 	answer := answerOf(said, int(turn))
@@ -136,7 +136,7 @@ func turnData(text *Text, turn int32) []schema.Data {
 	return data
 }
 
-// publish sends messages asynchronously, and is done when each was acknowledged.
+// publish sends messages asynchronously, and waits for all acknowledgements.
 func (f *foldTrial) publish(ctx context.Context, messages []*nats.Msg) (Sample, error) {
 	futures := make([]jetstream.PubAckFuture, 0, len(messages))
 	began := time.Now()
@@ -159,7 +159,7 @@ func (f *foldTrial) publish(ctx context.Context, messages []*nats.Msg) (Sample, 
 	return Sample{Elapsed: time.Since(began), Boundaries: int64(len(messages)), Payload: f.payload}, nil
 }
 
-// ours is from the daemons' start until all is folded.
+// ours measures from the daemons' start until all is folded.
 func (f *foldTrial) ours(ctx context.Context, _ int) (s Sample, err error) {
 	if s, err = f.publish(ctx, f.events); err != nil {
 		return s, err

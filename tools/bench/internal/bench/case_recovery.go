@@ -52,11 +52,11 @@ type recovery struct {
 	view   string
 	turns  int
 	player *Player
-	// reader is another process's handle.
+	// reader is a second handle, as another process would have.
 	reader *publisher.Fleet
 }
 
-// trial writes the run, and waits until it is folded and sealed as far as it will be.
+// trial writes the run.
 func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	f, err := t.w.Fleet(ctx, "executor")
 	if err != nil {
@@ -91,7 +91,7 @@ func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	return trial, nil
 }
 
-// times does something so often that its median means something.
+// times repeats do n times, enough for a meaningful median.
 func (t *recovery) times(ctx context.Context, n int, do func(ctx context.Context) error) (Sample, error) {
 	var c Clock
 	began := time.Now()
@@ -116,7 +116,7 @@ func (t *recovery) head(ctx context.Context, _ int) (Sample, error) {
 	})
 }
 
-// readings makes a round of one reading of a long run, or of several of a short one.
+// readings reads a long run once in a round, and a short one several times.
 func (t *recovery) readings(ctx context.Context, _ int) (all Sample, err error) {
 	for range max(1, t.w.Options.Pick(0, eventsRunEvents, 1)/(t.turns*TurnBoundaries)) {
 		began := time.Now()

@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// Aims of a turn: bytes stored by payload, CPU of all processes in us, and what is added to the time of model and
-// tools, in us.
+// Aims of a turn: bytes stored by payload, CPU of all processes in us, and the time added to model and tools, in us.
 const (
 	turnStoredAim = 1.6
 	turnCPUAim    = 600
 	turnAddedAim  = 600
-	// timedRuns are the runs of a turn with time in model and tools.
+	// timedRuns is the number of runs whose model and tools take time.
 	timedRuns = 16
 )
 
-// turnCase is what an agent pays: a whole turn, as docs/first-agent.md has it.
+// turnCase measures whole turns, as docs/first-agent.md has them.
 func turnCase() Case {
 	return Case{
 		Name: "turn",
@@ -44,7 +43,7 @@ func turnCase() Case {
 	}
 }
 
-// turns is how many turns of each run a round takes.
+// turns returns the number of turns of each run in a round.
 func (s Shape) turns(runs int) int {
 	if s == TimedTurn {
 		return 20
@@ -113,7 +112,7 @@ func (t turnTrial) trial(ctx context.Context, w *World) (*Trial, error) {
 	}, nil
 }
 
-// prepare makes the texts of the next turns, so that they take neither time nor CPU of a round.
+// prepare makes the texts of the next turns in advance: making them is not measured.
 func (t *turnTrial) prepare(ctx context.Context, turns int) error {
 	for _, all := range [][]Turner{t.raw, t.ours} {
 		for _, one := range all {

@@ -19,10 +19,10 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// childWait bounds each step of a child's life.
+// childWait bounds each step of a child process.
 const childWait = time.Minute
 
-// childRole is the first line that a child reads: what it is to be. One of the three is set.
+// childRole is the first line that a child reads: its role. One of the three is set.
 type childRole struct {
 	Server   *serverRole   `json:"server,omitzero"`
 	Daemon   *daemonRole   `json:"daemon,omitzero"`
@@ -53,8 +53,8 @@ type childAnswer struct {
 	Wrote     []Wrote `json:"wrote,omitzero"`
 }
 
-// Child is the main function of a process of the measurement: a server, a daemon or an executor, as its standard input says. It ends
-// when standard input does, or with ctx.
+// Child is the main function of a process of the measurement: a server, a daemon or an executor, as its standard input
+// says. It ends with standard input, or with ctx.
 func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.Logger) error {
 	in := bufio.NewReader(stdin)
 	answer := func(a childAnswer) error {
@@ -73,8 +73,7 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	if err := json.Unmarshal(line, &role); err != nil {
 		return fmt.Errorf("%w: %w", ErrChild, err)
 	}
-	// Nodes of a cluster look for each other before all are there, and say so; what keeps them from being ready is in
-	// the answer.
+	// Nodes of a cluster log that they look for each other. The answer has the error of a node that is not ready.
 	var asked atomic.Bool
 	log = log.Hook(zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
 		if !asked.Load() {
@@ -104,7 +103,7 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	return errors.Join(err, stop())
 }
 
-// start becomes what the role says. do answers each further line; only an executor reads what is in it.
+// start starts the role. do answers each further line; only an executor reads its content.
 func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() error, do func(context.Context, []byte) (childAnswer, error), err error) {
 	only := func(tell func() childAnswer) func(context.Context, []byte) (childAnswer, error) {
 		return func(context.Context, []byte) (childAnswer, error) { return tell(), nil }
@@ -183,7 +182,7 @@ func startChild(ctx context.Context, command func() *exec.Cmd, name string, role
 	return c, nil
 }
 
-// ask writes a line and reads the answer. It kills the process when that takes longer than the limit.
+// ask writes a line and reads the answer. It kills the process after the limit.
 func (c *child) ask(limit time.Duration, line []byte) (a childAnswer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,10 +203,10 @@ func (c *child) ask(limit time.Duration, line []byte) (a childAnswer, err error)
 	return a, nil
 }
 
-// tell asks how the process is doing.
+// tell asks for the usage of the process.
 func (c *child) tell() (childAnswer, error) { return c.ask(childWait, []byte("{}")) }
 
-// stop lets the process end cleanly. Called again, or after kill, it does nothing.
+// stop ends the process cleanly. A second call, or one after kill, does nothing.
 func (c *child) stop() error {
 	if c.gone {
 		return nil
@@ -222,7 +221,7 @@ func (c *child) stop() error {
 	return nil
 }
 
-// stopChildren lets processes end cleanly, all at once; nil ones were never started.
+// stopChildren ends processes cleanly, all at once; nil ones were never started.
 func stopChildren(children []*child) error {
 	errs := make([]error, len(children))
 	var group sync.WaitGroup
@@ -235,7 +234,7 @@ func stopChildren(children []*child) error {
 	return errors.Join(errs...)
 }
 
-// kill ends the process as kill -9 does, and waits until it is gone.
+// kill ends the process like kill -9, and waits until it has exited.
 func (c *child) kill() error {
 	if c.gone {
 		return nil

@@ -14,20 +14,19 @@ import (
 	"github.com/waymarkio/waymark/consumer/fold"
 )
 
-// daemonSilence is how long executors of a measurement may be silent: nothing is to be orphaned because a machine is
-// busy measuring.
+// daemonSilence is the silence of a measured fleet: a busy machine must not orphan runs.
 const daemonSilence = 10 * time.Minute
 
-// daemonConfig says what a daemon of a measurement is.
+// daemonConfig configures a daemon of a measurement.
 type daemonConfig struct {
 	Fleet, Name string
-	// Synced says that the server writes each message through.
+	// Synced: the server writes each message through.
 	Synced bool
-	// Shared says that there are other daemons to share the shards with.
+	// Shared: other daemons fold some of the shards.
 	Shared bool
 }
 
-// foldCounts are what a daemon's fold workers did.
+// foldCounts are the counts of a daemon's fold workers.
 type foldCounts struct {
 	Events, Checkpoints, Segments, SegmentBytes, Batches int64
 	// Leading is the number of shards that it folds.
@@ -101,7 +100,7 @@ func (d *daemon) connect(connect connector, name string) (jetstream.JetStream, e
 	return jetstream.New(l.Conn)
 }
 
-// counts are what its fold workers did so far.
+// counts returns the counts of its fold workers so far.
 func (d *daemon) counts() foldCounts {
 	var c foldCounts
 	for _, f := range d.waymark.Workers() {
@@ -117,7 +116,7 @@ func (d *daemon) counts() foldCounts {
 	return c
 }
 
-// stop ends the daemon cleanly: it gives its leases up. Called again it does nothing.
+// stop ends the daemon cleanly: it releases its leases. A second call does nothing.
 func (d *daemon) stop() error {
 	if d.stopped.Swap(true) {
 		return nil

@@ -9,10 +9,10 @@
 // # What it promises
 //
 //   - Raw and Waymark are measured in alternating rounds within one run of a case: raw, ours, raw, ours. A figure is
-//     the median over the rounds, and its spread is said.
-//   - What was written is read back and compared, event by event, with what the executors hold: count, sequence
-//     and digest. A difference fails the case: a fast answer that is wrong is none.
-//   - A figure that a case does not measure, or the system does not tell, is absent. It is never 0 instead.
+//     the median over the rounds, with its spread.
+//   - All events are read back and compared with the executors' views: count, sequence and digest. A difference fails
+//     the case.
+//   - A figure that a case does not measure, or the system does not report, is absent, and never 0.
 //   - Processes, connections and directories are gone when Run returns, however it ends.
 //
 // # A case

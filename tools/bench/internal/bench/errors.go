@@ -7,12 +7,12 @@ import (
 )
 
 var (
-	// ErrUnknownCase is returned for a name that no case has; see [UnknownCaseError].
+	// ErrUnknownCase is returned for the name of an unknown case; see [UnknownCaseError].
 	ErrUnknownCase = errors.New("there is no such case")
 	// ErrOptions is returned for options out of range. The message names the field.
 	ErrOptions = errors.New("invalid options")
-	// ErrWrongData is returned when what was read back is not what was written; see [WrongDataError]. The figures of
-	// that case are worth nothing: look for the fault before you measure again.
+	// ErrWrongData is returned when the data read back differ from the data written; see [WrongDataError]. Ignore the
+	// figures of that case, and look for the fault before you measure again.
 	ErrWrongData = errors.New("what was read back is not what was written")
 	// ErrResult is returned for a line that is no result of this program.
 	ErrResult = errors.New("not a result of bench")
@@ -36,7 +36,7 @@ func (e *UnknownCaseError) Error() string {
 // Unwrap makes the error match ErrUnknownCase.
 func (e *UnknownCaseError) Unwrap() error { return ErrUnknownCase }
 
-// WrongDataError says where what was read differs from what was written. It matches [ErrWrongData].
+// WrongDataError names a difference between the data written and read back. It matches [ErrWrongData].
 type WrongDataError struct {
 	// Run that differs, and the Field of its head.
 	Run, Field string

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// playWait bounds the time in which an executor process plays what it was asked for.
+	// playWait bounds one request to an executor process.
 	playWait = 10 * time.Minute
 	// executorsStarting is the number of executor processes that are started at once.
 	executorsStarting = 4
@@ -30,16 +30,16 @@ type executorRole struct {
 	Shape    Shape  `json:"shape"`
 }
 
-// executorRequest is what an executor process does next; the zero value only says how the process is doing.
+// executorRequest is a request to an executor process; the zero value asks for its usage only.
 type executorRequest struct {
-	// Prepare makes the texts of so many turns of each run. Play plays so many turns of each run.
+	// Prepare is the number of turns of each run to make texts for, Play the number of turns to play.
 	Prepare int `json:"prepare,omitzero"`
 	Play    int `json:"play,omitzero"`
 	// Heads asks for the heads of the runs.
 	Heads bool `json:"heads,omitzero"`
 }
 
-// executor is the inside of an executor process.
+// executor is the state of an executor process.
 type executor struct {
 	link    *link
 	fleet   *publisher.Fleet
@@ -60,7 +60,7 @@ func (r *executorRole) start(ctx context.Context, log zerolog.Logger) (_ *execut
 	return e, err
 }
 
-// do does what a line asks for.
+// do serves one request.
 func (e *executor) do(ctx context.Context, line []byte) (a childAnswer, err error) {
 	var request executorRequest
 	if err := json.Unmarshal(line, &request); err != nil {
@@ -120,7 +120,7 @@ func (w *World) StartExecutors(ctx context.Context, n, runs int, shape Shape) er
 	return nil
 }
 
-// askExecutors hands a request to all executor processes at once and returns their answers. They are killed when ctx ends.
+// askExecutors sends a request to all executor processes at once and returns their answers. It kills them when ctx ends.
 func (w *World) askExecutors(ctx context.Context, request executorRequest) ([]childAnswer, error) {
 	line, err := json.Marshal(request)
 	if err != nil {
@@ -162,7 +162,7 @@ func (w *World) PlayExecutors(ctx context.Context, turns int) (Sample, error) {
 	return s, nil
 }
 
-// WroteByExecutors collects what the executor processes hold.
+// WroteByExecutors collects the executor processes' views of their runs.
 func (w *World) WroteByExecutors(ctx context.Context) (all []Wrote, err error) {
 	answers, err := w.askExecutors(ctx, executorRequest{Heads: true})
 	for _, a := range answers {

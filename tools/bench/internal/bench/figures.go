@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// percentile is the p-quantile of sorted times in us; nil for none.
+// percentile returns the p-quantile of sorted times in us; nil without times.
 func percentile(sorted []time.Duration, p float64) *float64 {
 	if len(sorted) == 0 {
 		return nil
@@ -17,7 +17,7 @@ func percentile(sorted []time.Duration, p float64) *float64 {
 	return &v
 }
 
-// median is that of the values; nil for none. It sorts them.
+// median returns the median of values, which it sorts; nil without values.
 func median(values []float64) *float64 {
 	if len(values) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func median(values []float64) *float64 {
 	return &m
 }
 
-// ratio is a by b; nil where one of them was not measured.
+// ratio returns a divided by b; nil if one of them was not measured.
 func ratio(a, b *float64) *float64 {
 	if a == nil || b == nil || *b == 0 {
 		return nil
@@ -39,14 +39,14 @@ func ratio(a, b *float64) *float64 {
 	return &r
 }
 
-// figures are the medians of a side's rounds; nil for no rounds.
+// figures returns the medians of one side's rounds; nil without rounds.
 func figures(samples []Sample) *Figures {
 	if len(samples) == 0 {
 		return nil
 	}
 	f := new(Figures)
 	var rates, sizes, p50 []float64
-	var all []time.Duration // what is rare is looked for in all rounds together
+	var all []time.Duration // high percentiles are taken over all rounds together
 	for _, s := range samples {
 		f.Count += s.Boundaries
 		if s.Elapsed > 0 && s.Boundaries > 0 {
@@ -81,5 +81,5 @@ func figures(samples []Sample) *Figures {
 	return f
 }
 
-// sortedKeys are those of a map, in order.
+// sortedKeys returns the keys of a map, sorted.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// link is a connection whose end can be awaited.
+// link is a connection whose close can be awaited.
 type link struct {
 	*nats.Conn
 	closed chan struct{}

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Machine is what the figures depend on.
+// Machine describes the machine, which the figures depend on.
 type Machine struct {
 	OS         string `json:"os"`
 	Arch       string `json:"arch"`
 	CPUs       int    `json:"cpus"`
 	GOMAXPROCS int    `json:"gomaxprocs"`
 	Go         string `json:"go"`
-	// CPU, Kernel, Memory and Filesystem are absent where the system does not tell.
+	// CPU, Kernel, Memory and Filesystem are absent where the system does not report them.
 	CPU         string   `json:"cpu,omitzero"`
 	Kernel      string   `json:"kernel,omitzero"`
 	MemoryBytes *float64 `json:"memory_bytes,omitzero"`
@@ -22,7 +22,7 @@ type Machine struct {
 	Filesystem string `json:"filesystem,omitzero"`
 }
 
-// machine describes this one, and the file system that a directory is on.
+// machine describes this machine, and the file system of a directory.
 func machine(store string) Machine {
 	m := Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0), Go: runtime.Version(),

@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// reading is what a world has used and stored up to a moment.
+// reading is the usage and the storage of a world at a moment.
 type reading struct {
 	// used by kind of process: measuring, server, daemon, executor. A measuring process may hold servers and daemons, too.
 	used map[string]usage
@@ -15,17 +15,17 @@ type reading struct {
 	log, segments, checkpoints stored
 }
 
-// stored is what streams hold: messages and bytes now, and their last sequences added up. Sequences of buckets begin at a clock's
-// microseconds, so that the sum of a few is beyond what a float64 counts one by one.
+// stored are the messages and bytes of streams, and the sum of their last sequences. Sequences of buckets begin at a
+// clock's microseconds: a sum of a few is too large for a float64 to count single messages.
 type stored struct {
 	messages, bytes float64
 	sequences       uint64
 }
 
-// puts is the number of messages that were put since before.
+// puts returns the number of messages put since before.
 func (s stored) puts(before stored) float64 { return float64(s.sequences - before.sequences) }
 
-// putBytes is the size of all that was put since before; nil when something was taken out meanwhile.
+// putBytes returns the size of the messages put since before; nil if messages were removed meanwhile.
 func (s stored) putBytes(before stored) *float64 {
 	if s.messages-before.messages != s.puts(before) {
 		return nil
@@ -34,8 +34,8 @@ func (s stored) putBytes(before stored) *float64 {
 	return &b
 }
 
-// meanPutBytes is the same for a bucket that keeps only the latest of a key: what is gone counts as what is there
-// does on average.
+// meanPutBytes returns the same for a bucket that keeps only the latest value of a key: a removed message counts with
+// the average size.
 func (s stored) meanPutBytes(before stored) *float64 {
 	if exact := s.putBytes(before); exact != nil {
 		return exact
@@ -106,7 +106,7 @@ func (s *stored) add(ctx context.Context, js jetstream.JetStream, name string) e
 	return nil
 }
 
-// sum is that of two figures; nil where one was not told.
+// sum returns the sum of two figures; nil if one is unknown.
 func sum(a, b *float64) *float64 {
 	if a == nil || b == nil {
 		return nil
@@ -115,16 +115,16 @@ func sum(a, b *float64) *float64 {
 	return &s
 }
 
-// spent is what was used in a world while our rounds ran, by kind of process.
+// spent is the usage of a world during our rounds, by kind of process.
 type spent struct {
 	cpu map[string]float64
-	// written is nil once a process told nothing.
+	// written is nil once a process did not report it.
 	written *float64
-	// known is false once a kind of process told nothing.
+	// known is false once a kind of process did not report its usage.
 	known bool
 }
 
-// add puts the usage between two readings on top.
+// add adds the usage between two readings.
 func (s *spent) add(before, after reading) {
 	if s.cpu == nil {
 		s.cpu, s.known, s.written = make(map[string]float64), true, new(float64)

@@ -43,30 +43,27 @@ type Options struct {
 	Sync   Sync
 	// Rounds of each side; 0 means 5, with Quick 1.
 	Rounds int
-	// Runs and Turns of the workload; 0 means what the case measures by itself, often several values.
+	// Runs and Turns of the workload; 0 means the values of the case, often several.
 	Runs, Turns int
-	// Shards of the fleet; 0 means what the case measures, or as many as waymark serve makes: 8 on a lone server that syncs each message,
-	// else 1.
+	// Shards of the fleet; 0 means as many as waymark serve makes: 8 on a single server that syncs each message, else 1.
 	Shards int
-	// Daemons is the number of daemons in processes of their own; 0 means one within the measuring process, or what
-	// the case measures.
+	// Daemons is the number of daemons in processes of their own; 0 means one within the measuring process.
 	Daemons int
 	// Executors is the number of executor processes that share the runs, at most one a run; 0 means that the measuring
 	// process is the executor of all.
 	Executors int
 	// Store is the directory below which the servers' temporary directories are made; empty means the system's.
 	Store string
-	// Quick makes every case as small as it can be while it still does all that it does: to see that it works. Its
-	// figures mean nothing.
+	// Quick makes every case as small as possible, to see that it works. Its figures mean nothing.
 	Quick bool
 	// Child makes the command of a process that calls [Child]. Required for the kinds of servers, daemons and executors that are
 	// processes; the measurement owns standard input and output.
 	Child func() *exec.Cmd
 	// Version of Waymark, for the results.
 	Version string
-	// Now is the clock of what is written; nil means time.Now. Durations are always measured.
+	// Now is the clock of events; nil means time.Now. Durations are always measured.
 	Now func() time.Time
-	// Progress is told what is being measured; nil means no callback.
+	// Progress is called with the name of each measurement; nil means no callback.
 	Progress func(text string)
 	// Logger of servers, daemons and executors. The zero value is silent.
 	Logger zerolog.Logger
@@ -115,7 +112,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Pick chooses a size of a workload: what was asked for, else the usual one, or the quick one.
+// Pick chooses a size of a workload: the requested, the usual or the quick one.
 func (o Options) Pick(asked, usual, quick int) int {
 	switch {
 	case asked > 0:

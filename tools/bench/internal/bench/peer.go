@@ -6,31 +6,31 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// peerCase stands for the case in lines of other systems.
+// peerCase is the name of the case in lines of other systems.
 const peerCase = "peer"
 
-// Peer is what another system did with the workload, as tools/bench/peers measures it: one line of JSON. It has further figures, for
-// docs/performance/peers.csv.
+// Peer is a measurement of another system under the same workload: one line of JSON, written by tools/bench/peers. The
+// lines have further figures, for docs/performance/peers.csv.
 type Peer struct {
 	Format int `json:"waymark_bench_peer"`
-	// System with its version, what it stores in, and who measured it.
+	// System with its version, its store, and the source of the figures.
 	System string `json:"system"`
 	Store  string `json:"store"`
 	Source string `json:"source"`
 	Quick  bool   `json:"quick,omitzero"`
-	// Runs at once, of so many turns each.
+	// Runs at once, and the turns of each.
 	Runs  int `json:"runs"`
 	Turns int `json:"turns"`
 	// TurnsPerSecond of all runs, and the percentiles of a whole turn in us.
 	TurnsPerSecond *float64 `json:"turns_per_second,omitzero"`
 	TurnP50        *float64 `json:"turn_p50_us,omitzero"`
 	TurnP99        *float64 `json:"turn_p99_us,omitzero"`
-	// StoredPerPayload is what the store wrote to its log, DevicePerPayload what its process wrote to the disk, by payload.
+	// StoredPerPayload are the bytes in the store's log, DevicePerPayload the bytes written to the disk, by payload.
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
 	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
 }
 
-// readPeer reads a line of another system; nil for a line that is none.
+// readPeer reads a line of another system. It returns nil for any other line.
 func readPeer(line []byte) (*Peer, error) {
 	var p Peer
 	if err := json.Unmarshal(line, &p); err != nil || p.Format == 0 {

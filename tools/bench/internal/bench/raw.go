@@ -11,7 +11,7 @@ import (
 // rawStream is a plain JetStream stream on the servers of the fleet's streams, with the same storage, replicas and syncs.
 const rawStream = "BENCH_RAW"
 
-// createRaw makes the raw stream; one that is there stays.
+// createRaw makes the raw stream, unless it exists.
 func (w *World) createRaw(ctx context.Context) error {
 	_, err := w.JS.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: rawStream, Subjects: []string{"bench.raw.>"}, Storage: jetstream.FileStorage, Replicas: w.Replicas(),
@@ -23,5 +23,5 @@ func (w *World) createRaw(ctx context.Context) error {
 	return nil
 }
 
-// RawSubject is where a raw writer publishes: one subject each, as a run has.
+// RawSubject is the subject of a raw writer: one each, like a run's.
 func RawSubject(writer string) string { return "bench.raw." + writer }

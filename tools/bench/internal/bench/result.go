@@ -9,13 +9,13 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Format is the version of the lines that Result is written as.
+// Format is the version of the lines of results.
 const Format = 1
 
 // maxLine bounds one line of results.
 const maxLine = 1 << 20
 
-// Result is what one variant of a case measured: one line of JSON. Pointers that are nil were not measured.
+// Result is the measurement of one variant: one line of JSON. Nil means not measured.
 type Result struct {
 	Format int `json:"waymark_bench"`
 	// Case and Parameters name the line.
@@ -41,7 +41,7 @@ type Result struct {
 	RateRatio *float64 `json:"rate_ratio,omitzero"`
 	P50Ratio  *float64 `json:"p50_ratio,omitzero"`
 
-	// PayloadBytes are what executors asked to be kept, in our rounds.
+	// PayloadBytes is the payload of executors in our rounds.
 	PayloadBytes *float64 `json:"payload_bytes,omitzero"`
 	// DeviceBytes were written to the device by all processes, as the system counts them; the log, segments,
 	// checkpoints and whatever the raw rounds wrote are not told apart, so it is measured over our rounds alone.
@@ -55,32 +55,32 @@ type Result struct {
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
 	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
 
-	// EventsPerCheckpoint is how many events one put of a checkpoint covered.
+	// EventsPerCheckpoint is the number of events for each put of a checkpoint.
 	EventsPerCheckpoint *float64 `json:"events_per_checkpoint,omitzero"`
 	// CPU per boundary in us, in our rounds: of all processes, and of each kind where they are processes.
 	CPU map[string]float64 `json:"cpu_us_per_boundary,omitzero"`
 	// PeakMemory is the largest resident size in bytes, of each kind of process.
 	PeakMemory map[string]float64 `json:"peak_memory_bytes,omitzero"`
-	// Aims of the design that the line speaks about.
+	// Aims of the design for this line.
 	Aims []Aim `json:"aims,omitzero"`
-	// Verified is the number of events that were read back and found right.
+	// Verified is the number of events read back and found correct.
 	Verified int64 `json:"verified_events"`
 
-	// Peer is set in a line that another system left, and then nothing else is.
+	// Peer is set in a line of another system, which has nothing else.
 	Peer *Peer `json:"peer,omitzero"`
 
 	Version string  `json:"version"`
 	Machine Machine `json:"machine"`
-	// Began is when, RFC 3339; Took in seconds, the preparation included.
+	// Began is the time of the start, RFC 3339; Took the duration in seconds, preparation included.
 	Began string  `json:"began"`
 	Took  float64 `json:"took_s"`
 }
 
-// Figures are those of one side.
+// Figures are the figures of one side.
 type Figures struct {
-	// Count of boundaries over all rounds, or of whatever is measured.
+	// Count of boundaries, or other measured things, over all rounds.
 	Count int64 `json:"count"`
-	// PerSecond, and MBPerSecond of what has a size.
+	// PerSecond, and MBPerSecond if they have a size.
 	PerSecond   *float64 `json:"per_second,omitzero"`
 	MBPerSecond *float64 `json:"mb_per_second,omitzero"`
 	// Percentiles of single ones, in us: the median of the rounds' P50; P99 and P999 over all rounds together, from

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50), rate
-// and p50 by those of raw. What was not measured is empty.
+// Row returns the result as a row of a table: title, our boundaries/s, p50 and p99 in us, raw's rate and p50, both
+// ratios. Figures that were not measured are empty.
 func (r *Result) Row() []string {
 	row := []string{title(r.Case, r.Parameters), "", "", "", "", "", number(r.RateRatio), number(r.P50Ratio)}
 	if f := r.Ours; f != nil {
@@ -18,8 +18,8 @@ func (r *Result) Row() []string {
 	return row
 }
 
-// Verdicts are the aims of the line as rows of a table: title, what was measured, the figure, what is to be reached and
-// whether it was. A line that failed has one that says so.
+// Verdicts returns the aims of the line as rows of a table: title, aim, figure, limit, verdict. A failed line has a row
+// with its error.
 func (r *Result) Verdicts() [][]string {
 	name := title(r.Case, r.Parameters)
 	if r.Error != "" {
@@ -32,7 +32,7 @@ func (r *Result) Verdicts() [][]string {
 	return list
 }
 
-// number is a figure with three or four digits that count; nothing for none.
+// number formats a figure with three or four significant digits; nil is empty.
 func number(v *float64) string {
 	switch {
 	case v == nil:
@@ -45,7 +45,7 @@ func number(v *float64) string {
 	return strconv.FormatFloat(*v, 'f', 2, 64)
 }
 
-// where is the server in words: "embedded, R1, sync always".
+// where names the server: "embedded, R1, sync always".
 func (r *Result) where() string {
 	s := fmt.Sprintf("%s, %s, sync %s", r.Server, r.Replicas, r.Sync)
 	if r.Shards > 1 {
@@ -57,7 +57,7 @@ func (r *Result) where() string {
 	return s
 }
 
-// parameter is a number among the parameters of a line, 0 for none: a float64 where the line was read.
+// parameter returns a numeric parameter of a line, 0 without one. In a line that was read it is a float64.
 func (r *Result) parameter(name string) int {
 	switch v := r.Parameters[name].(type) {
 	case float64:
@@ -68,7 +68,7 @@ func (r *Result) parameter(name string) int {
 	return 0
 }
 
-// cpu is that of all processes for each boundary, or whatever is counted.
+// cpu returns the processor time of all processes for each boundary, or other counted thing.
 func (r *Result) cpu() *float64 {
 	if v, ok := r.CPU["all"]; ok {
 		return &v

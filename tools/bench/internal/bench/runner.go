@@ -51,7 +51,7 @@ func title(name string, parameters map[string]any) string {
 	return b.String()
 }
 
-// spec is the world of a variant.
+// spec returns the specification of a variant's world.
 func (v *Variant) spec(o Options) WorldSpec {
 	spec := WorldSpec{Server: o.Server, Sync: o.Sync, Shards: o.Shards, Daemons: o.Daemons}
 	if v.World != nil {
@@ -69,7 +69,7 @@ func (v *Variant) spec(o Options) WorldSpec {
 	return spec
 }
 
-// describe fills in what does not depend on the outcome.
+// describe sets the fields that do not depend on the outcome.
 func describe(r *Result, c Case, v Variant, o Options) {
 	spec := v.spec(o)
 	r.Format, r.Case, r.Parameters, r.Quick = Format, c.Name, v.Parameters, o.Quick
@@ -87,11 +87,11 @@ func describe(r *Result, c Case, v Variant, o Options) {
 
 // measure opens a world, measures a variant in it and closes it.
 func measure(ctx context.Context, v Variant, o Options) (_ *Result, err error) {
-	ctx, cancel := context.WithCancel(ctx) // whatever a case started under it ends here
+	ctx, cancel := context.WithCancel(ctx) // goroutines of the case end here
 	defer cancel()
 	began := time.Now()
 	r := &Result{Began: o.Now().UTC().Format(time.RFC3339)}
-	runtime.GC() // what earlier cases left is not this one's
+	runtime.GC() // memory of earlier cases does not count
 	forgetPeak()
 	w, err := openWorld(ctx, v.spec(o), o)
 	if err != nil {
@@ -160,7 +160,7 @@ func (m *measurement) run(ctx context.Context) error {
 	return nil
 }
 
-// settle waits for what is still under way, so that a round does not pay for the one before.
+// settle waits for unfinished work of the round before.
 func (m *measurement) settle(ctx context.Context) error {
 	if m.w.Spec.NoDaemon && m.w.Daemons() == 0 {
 		return nil
@@ -168,7 +168,7 @@ func (m *measurement) settle(ctx context.Context) error {
 	return m.w.AwaitFolded(ctx)
 }
 
-// round is one of raw and one of ours.
+// round measures one round of raw and one of ours.
 func (m *measurement) round(ctx context.Context, round int) error {
 	if m.trial.Prepare != nil {
 		if err := m.trial.Prepare(ctx, round); err != nil {
@@ -202,7 +202,7 @@ func (m *measurement) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// fill writes down what was measured around the rounds.
+// fill sets the figures that are measured around the rounds.
 func (m *measurement) fill(begin, end reading) {
 	r := m.result
 	r.Rounds = m.rounds
@@ -251,7 +251,7 @@ func (m *measurement) fillBytes(begin, end reading) {
 	r.fillRatios()
 }
 
-// fillRatios computes what is a ratio of bytes.
+// fillRatios computes the ratios of bytes.
 func (r *Result) fillRatios() {
 	r.StoredPerPayload = ratio(sum(sum(r.LogBytes, r.SegmentBytes), r.CheckpointBytes), r.PayloadBytes)
 	r.DevicePerPayload = ratio(r.DeviceBytes, r.PayloadBytes)

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// servers are those of a world: one within this process, or one or three processes.
+// servers are the NATS servers of a world: one within this process, or one or three processes.
 type servers struct {
 	own      *natsd.Server
 	children []*child
@@ -27,7 +27,7 @@ type servers struct {
 
 const clusterSize = 3
 
-// startServers starts what the specification asks for below dir.
+// startServers starts the specified servers, with their state below dir.
 func startServers(ctx context.Context, spec WorldSpec, o Options, dir string) (s *servers, err error) {
 	s = new(servers)
 	defer func() {
@@ -85,7 +85,7 @@ func (s *servers) launch(ctx context.Context, o Options, name string, role serve
 	return nil
 }
 
-// readCredentials takes what a lone server made for itself.
+// readCredentials reads the credentials that a single server generated.
 func (s *servers) readCredentials(ctx context.Context) error {
 	end, err := natsconn.Discover(ctx, s.dirs[0])
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *servers) connect(name string) (*link, error) {
 	return dial(s.url, name, nats.UserInfo(s.user, s.password))
 }
 
-// connectInside is how a daemon within the server's process connects: without a socket where it can.
+// connectInside connects a daemon to a server in the same process, if possible without a socket.
 func (s *servers) connectInside(name string) (*link, error) {
 	if s.own == nil {
 		return s.connect(name)

@@ -6,16 +6,15 @@ import (
 	"sync"
 )
 
-// Texts are made of a vocabulary in which, as in any language, few words are most of what is said: how often a word
-// comes is about the inverse of its rank. With these numbers zstd makes of them what it makes of English prose, about a
-// third; words that were all equally frequent would be harder to compress than any text.
+// Texts use a vocabulary in which, as in any language, a word's frequency is about the inverse of its rank. With these
+// numbers zstd compresses them like English prose, to about a third.
 const (
 	vocabulary = 8192
 	frequency  = 1.02
 	frequent   = 1 << 16
 )
 
-// words are drawn from, each as often as it comes. They take 10 ms to make, which no other command waits for.
+// words are the vocabulary. It takes 10 ms to make, so only measurements make it.
 var words = sync.OnceValue(func() []string { return drawn(makeWords()) })
 
 // drawn repeats words by their frequency.

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// turnLines are the lines of one system under the same circumstances. The figures are their medians.
+// turnLines are the lines of one system under the same conditions. The figures are their medians.
 type turnLines struct {
 	system, where                            string
 	runs, executors                          int
@@ -14,7 +14,7 @@ type turnLines struct {
 	rate, p50, p99, stored, device, cpuMicro []float64
 }
 
-// turnsOf gathers the lines of whole turns, in the order in which a kind first comes.
+// turnsOf groups the lines of whole turns, in the order in which each group first appears.
 func turnsOf(results []Result) []*turnLines {
 	var all []*turnLines
 	of := func(t turnLines) *turnLines {
@@ -55,9 +55,9 @@ func turnsOf(results []Result) []*turnLines {
 	return all
 }
 
-// WholeTurnsTable is a row for each system and circumstance of whole turns, by runs: system, server, runs, executor processes (empty: all
-// runs in one process), turns/s, p50 and p99 in us, stored and device bytes by payload, CPU in us, and of how many lines the figures are
-// medians.
+// WholeTurnsTable returns a row for each system and condition, by runs: system, server, runs, executor processes (empty:
+// all runs in one process), turns/s, p50 and p99 in us, stored and device bytes by payload, CPU in us, and the number of
+// lines behind the medians.
 func WholeTurnsTable(results []Result) [][]string {
 	all := turnsOf(results)
 	slices.SortStableFunc(all, func(x, y *turnLines) int { return x.runs - y.runs })

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// usage is what a process has used since it began, as the system tells. Nil is what it does not tell.
+// usage is the resource usage of a process since its start. Nil means that the system does not report it.
 type usage struct {
 	// CPU of all threads in us, user and system.
 	CPU *float64 `json:"cpu_us,omitzero"`
@@ -17,10 +17,10 @@ type usage struct {
 	Written *float64 `json:"written,omitzero"`
 }
 
-// ownUsage is that of this process.
+// ownUsage returns the usage of this process.
 func ownUsage() usage {
 	u := usage{CPU: cpuTime()}
-	// These files are Linux's; elsewhere they are not there and nothing is told.
+	// These files exist on Linux only.
 	status := fields("/proc/self/status")
 	u.Resident, u.PeakResident = kilobytes(status["VmRSS"]), kilobytes(status["VmHWM"])
 	if n, err := strconv.ParseFloat(fields("/proc/self/io")["write_bytes"], 64); err == nil {
@@ -29,7 +29,7 @@ func ownUsage() usage {
 	return u
 }
 
-// forgetPeak lets the peak of this process's memory begin again, where the system can do that.
+// forgetPeak resets the peak of this process's memory, where the system can do that.
 func forgetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) } // elsewhere the peak is that of all cases
 
 // fields reads a file of lines "name: value"; nil when there is none.
@@ -57,7 +57,7 @@ func kilobytes(s string) *float64 {
 	return &n
 }
 
-// minus is what was used since before; nil where either was not told.
+// minus returns the usage since before; nil if one of both is unknown.
 func minus(after, before *float64) *float64 {
 	if after == nil || before == nil {
 		return nil

@@ -4,7 +4,7 @@ package bench
 
 import "syscall"
 
-// cpuTime is what all threads of this process have used in us, user and system.
+// cpuTime returns the processor time of this process in us, user and system.
 func cpuTime() *float64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

@@ -14,13 +14,13 @@ import (
 // verifiers read back at once.
 const verifiers = 8
 
-// Wrote is what a writer holds of its run, to be compared with what is stored.
+// Wrote is a writer's view of its run, to be compared with the store.
 type Wrote struct {
 	Run  string      `json:"run"`
 	Head schema.Head `json:"head"`
 }
 
-// WroteBy collects what players hold.
+// WroteBy collects the players' views of their runs.
 func WroteBy(players ...*Player) []Wrote {
 	all := make([]Wrote, len(players))
 	for i, p := range players {
@@ -61,7 +61,7 @@ func (w *World) Verify(ctx context.Context, wrote []Wrote) error {
 	return err
 }
 
-// compare says where the head of what was read differs.
+// compare returns an error that names the difference of both heads.
 func (w *Wrote) compare(read *schema.Head) error {
 	for _, c := range []struct {
 		field       string

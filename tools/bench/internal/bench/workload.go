@@ -53,8 +53,8 @@ func (s Shape) Boundaries() int { return 1 + s.Calls }
 // Payload is the number of bytes that the executor wants to be kept.
 func (s Shape) Payload() int { return s.Answer + s.Calls*(s.Call+s.Result) }
 
-// pauses are what a turn waits for: a model, for half to one and a half times as long as its shape says, and tools. So runs that begin
-// together do not stay together.
+// pauses are the times of model and tools. A model takes half to one and a half times as long as its shape says, so runs
+// that begin together do not stay together.
 type pauses struct {
 	shape  Shape
 	rng    *rand.Rand
@@ -80,14 +80,14 @@ func (p *pauses) wait(ctx context.Context, d time.Duration) error {
 	return pause.For(ctx, d)
 }
 
-// Waited is how long was waited since it was asked last.
+// Waited returns the time of the pauses since the last call.
 func (p *pauses) Waited() time.Duration {
 	waited := p.waited
 	p.waited = 0
 	return waited
 }
 
-// turnText is what one turn says.
+// turnText is the texts of one turn.
 type turnText struct {
 	answer  string
 	calls   [][]byte
@@ -139,24 +139,24 @@ func StartRuns(ctx context.Context, f *publisher.Fleet, prefix string, n int, sh
 	return players, group.Wait()
 }
 
-// seedOf gives every run text of its own.
+// seedOf returns the seed of a run's texts.
 func seedOf(id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // it cannot fail
 	return h.Sum64()
 }
 
-// Step is one boundary: what publishes it.
+// Step publishes one boundary.
 type Step func(ctx context.Context) error
 
-// Prepare makes the texts of the next turns, so that they take no time of the turns.
+// Prepare makes the texts of the next turns in advance.
 func (p *Player) Prepare(turns int) {
 	for range turns {
 		p.ready = append(p.ready, p.shape.text(p.text))
 	}
 }
 
-// next is the text of the next turn, and what the model answers in it.
+// next returns the text of the next turn and the model's answer.
 func (p *Player) next() (turnText, publisher.Answer) {
 	if len(p.ready) == 0 {
 		p.Prepare(1)
@@ -167,7 +167,7 @@ func (p *Player) next() (turnText, publisher.Answer) {
 	return text, answerOf(text, p.turn)
 }
 
-// answerOf is the answer as an adapter hands it over: the text, a part for each call, and the calls with their arguments.
+// answerOf returns an answer like an adapter's: the text, a part for each call, and the calls with their arguments.
 func answerOf(text turnText, turn int) publisher.Answer {
 	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(text.answer)}}, FinishReasons: []string{"tool_calls"}}
 	for i, arguments := range text.calls {
@@ -178,8 +178,8 @@ func answerOf(text turnText, turn int) publisher.Answer {
 	return a
 }
 
-// Turn plays one turn as docs/first-agent.md has it: the answer, then each call of it by Turn.Tool, and no end. Each of its
-// boundaries is handed to do, ready to be published. It ends with the first error of do.
+// Turn plays one turn as docs/first-agent.md has it: the answer, then each of its calls by Turn.Tool. It hands each
+// boundary to do, and ends with the first error of do.
 func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error) error {
 	text, answer := p.next()
 	var turn *publisher.Turn
@@ -208,7 +208,7 @@ func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error)
 	return nil
 }
 
-// Record publishes the events of one turn without running tools, for a run whose writing is not measured.
+// Record publishes the events of one turn without running tools. It is not measured.
 func (p *Player) Record(ctx context.Context) error {
 	text, answer := p.next()
 	turn, err := p.Run.StartTurn(ctx, publisher.TurnSpec{})
@@ -230,7 +230,7 @@ func (p *Player) Record(ctx context.Context) error {
 // Clock times boundaries. It has one owner.
 type Clock struct{ Latencies []time.Duration }
 
-// Time does a step and keeps how long it took.
+// Time does a step and keeps its duration.
 func (c *Clock) Time(ctx context.Context, step Step) error {
 	began := time.Now()
 	err := step(ctx)
@@ -250,7 +250,7 @@ type RawWriter struct {
 	ready [][]byte
 }
 
-// NewRawWriter returns a writer of a subject of its own, which waits as the shape says.
+// NewRawWriter returns a writer on its own subject, with the pauses of the shape.
 func NewRawWriter(js jetstream.JetStream, name string, sizes []int, shape Shape) *RawWriter {
 	return &RawWriter{js: js, subject: RawSubject(name), sizes: sizes, pauses: newPauses(shape, seedOf(name)), text: NewText(seedOf(name))}
 }
@@ -326,7 +326,7 @@ func (w *World) WireSizes(ctx context.Context, f *publisher.Fleet, shape Shape) 
 	return sizes, err
 }
 
-// headerSize is that of headers on the wire.
+// headerSize returns the size of headers on the wire.
 func headerSize(h nats.Header) int {
 	n := len("NATS/1.0\r\n\r\n")
 	for name, values := range h {

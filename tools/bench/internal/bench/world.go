@@ -19,19 +19,19 @@ import (
 // FleetName is the fleet of every world.
 const FleetName = "bench"
 
-// pollEvery is the pace at which what others do is looked for.
+// pollEvery is the interval of polls.
 const pollEvery = 2 * time.Millisecond
 
 // readyWait bounds the wait for a cluster to take streams.
 const readyWait = time.Minute
 
-// WorldSpec says what a world is made of.
+// WorldSpec specifies a world.
 type WorldSpec struct {
 	Server ServerKind
 	Sync   Sync
 	// Shards of the fleet, at least 1.
 	Shards int
-	// Daemons in processes of their own; 0 is one within this process, unless NoDaemon.
+	// Daemons in processes of their own; 0 means one within this process, unless NoDaemon.
 	Daemons int
 	// NoDaemon starts none: the case starts its own, with [World.StartDaemon].
 	NoDaemon bool
@@ -42,7 +42,7 @@ type World struct {
 	// Options of the measurement, with defaults.
 	Options Options
 	Spec    WorldSpec
-	// JS is a JetStream client over TCP, of the measuring side.
+	// JS is a JetStream client over TCP, for measurements.
 	JS jetstream.JetStream
 	// Conn is its connection.
 	Conn *nats.Conn
@@ -58,10 +58,10 @@ type World struct {
 	closers   []func(context.Context) error
 	// verified is the number of events that were read back.
 	verified int64
-	began    int // daemons that were ever started
+	began    int // daemons started so far
 }
 
-// worldDaemon is one daemon, within this process or in its own.
+// worldDaemon is one daemon, in this process or in its own.
 type worldDaemon struct {
 	own   *daemon
 	child *child
@@ -139,7 +139,7 @@ func (w *World) Replicas() int {
 // Defer adds a step that is done when the world ends, in reverse order.
 func (w *World) Defer(step func(context.Context) error) { w.closers = append(w.closers, step) }
 
-// close ends everything, whatever fails on the way.
+// close ends everything, also after errors.
 func (w *World) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), childWait)
 	defer cancel()
@@ -228,7 +228,7 @@ func (w *World) StopDaemons() error {
 	return errors.Join(errs...)
 }
 
-// tell asks a daemon how it is doing.
+// tell asks a daemon for its counts and usage.
 func (d *worldDaemon) tell() (foldCounts, usage, error) {
 	switch {
 	case d.gone:
@@ -270,7 +270,7 @@ func (w *World) AwaitLeaders(ctx context.Context) error {
 	})
 }
 
-// AwaitFolded waits until everything that is in the log now is checkpointed.
+// AwaitFolded waits until all events now in the log are checkpointed.
 func (w *World) AwaitFolded(ctx context.Context) error {
 	for _, shard := range w.shards {
 		stream, err := w.JS.Stream(ctx, shard.Names.EventStream())
@@ -305,7 +305,7 @@ func (w *World) AwaitFolded(ctx context.Context) error {
 	return nil
 }
 
-// Await looks for a condition until it holds, ctx ends, or the time is over: an error that names what was waited for.
+// Await polls a condition until it holds, ctx ends, or the limit is over. The error names the condition.
 func (w *World) Await(ctx context.Context, limit time.Duration, what string, holds func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %s for %s", limit, what))
 	defer cancel()
