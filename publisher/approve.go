@@ -144,7 +144,7 @@ func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
 	_, err := c.run.publish(ctx, draft{data: data, turn: c.key.Turn, own: true})
 	if err == nil && (data.Decision == schema.DecisionAllow || !data.Binds()) {
-		c.run.ledger.calls.allow(c.key)
+		c.run.ledger.do(func(l *ledger) { l.calls.on(c.key, callAllowed) })
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	if d.Expires > 0 {
 		w.ExpiresAt = schema.FormatTime(c.run.fleet.cfg.Now().Add(d.Expires))
 	}
-	return c.run.ledger.calls.ask(c.key, w)
+	return with(c.run.ledger, func(l *ledger) *schema.RunWaitingData { return l.calls.ask(c.key, w) })
 }
 
 // askPerson waits for a person's answer about a call and records it. It asks first if the question is missing.
@@ -196,7 +196,7 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 		// The question follows its decision. If the executor died between the two, the policy only supplies the text of
 		// the question again: its recorded decision stands.
 		d := Decision{Decision: schema.DecisionAsk, Policy: c.decision.Policy, Reason: c.decision.Reason}
-		if policy := r.fleet.cfg.Policy; policy != nil && r.ledger.calls.question(key) == nil {
+		if policy := r.fleet.cfg.Policy; policy != nil && r.ledger.call(key).question == nil {
 			if again, err := policy(ctx, r, c.occurrence()); err == nil && again.Decision == schema.DecisionAsk {
 				d = again
 			}

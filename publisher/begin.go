@@ -136,7 +136,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := c.run.ledger.proven(c.run.fleet.proofAge)
+	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) { return l.proven(c.run.fleet.proofAge, time.Now()), l.over })
 	if err != nil || proven || !guarded {
 		return false, err
 	}
@@ -154,7 +154,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 // usually passed when a person settles a call after a takeover.
 func (c *callRunner) outwait(ctx context.Context) (waited bool, err error) {
 	fleet := c.run.fleet
-	left := c.run.ledger.calls.left(c.key, fleet.outwait)
+	left := with(c.run.ledger, func(l *ledger) time.Duration { return l.calls.left(c.key, fleet.outwait, time.Now()) })
 	if left <= 0 {
 		return false, nil
 	}

@@ -3,16 +3,14 @@ package publisher
 import (
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
 // callBook knows what this handle did with each call, in addition to the log. Folded events and the calls of Turn.Tool
-// update it. It depends on neither log nor fold.
+// update it. It depends on neither log nor fold, and is part of the [ledger].
 type callBook struct {
-	mu    sync.Mutex
 	calls map[schema.CallKey]*knownCall
 	// taken is when this handle learned that it took the run over.
 	taken time.Time
@@ -25,15 +23,13 @@ type knownCall struct {
 	reserved bool
 	// tries counts how often this handle began it.
 	tries int
-	// outcome of its tool, in the stages callRan and callKept.
+	// outcome of its tool, in the stage callRan.
 	outcome *outcome
 	// question is the approval question about it.
 	question *schema.RunWaitingData
 }
 
-func newCallBook() *callBook { return &callBook{calls: make(map[schema.CallKey]*knownCall)} }
-
-// look returns what is known of a call. Under mu.
+// look returns what is known of a call.
 func (b *callBook) look(key schema.CallKey) knownCall {
 	if c := b.calls[key]; c != nil {
 		return *c
@@ -41,7 +37,7 @@ func (b *callBook) look(key schema.CallKey) knownCall {
 	return knownCall{}
 }
 
-// on moves a call to its next stage. Under mu.
+// on moves a call to its next stage.
 func (b *callBook) on(key schema.CallKey, event callEvent) *knownCall {
 	c := b.calls[key]
 	if c == nil {
@@ -49,10 +45,7 @@ func (b *callBook) on(key schema.CallKey, event callEvent) *knownCall {
 		b.calls[key] = c
 	}
 	if c.stage = c.stage.after(event); !c.stage.open() {
-		c.tries, c.question = 0, nil
-		if c.stage != callKept {
-			c.outcome = nil
-		}
+		c.tries, c.question, c.outcome = 0, nil, nil
 	}
 	return c
 }
@@ -68,8 +61,6 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 		}
 		return mine
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	for _, key := range v.Abandoned {
 		if v.Superseded {
 			b.on(key, callSuperseded)
@@ -102,12 +93,10 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	}
 }
 
-// takeOver notes the calls of a run that was taken over.
-func (b *callBook) takeOver(state *schema.State) {
+// takeOver notes the calls of a run, of whose takeover the handle learns now.
+func (b *callBook) takeOver(state *schema.State, now time.Time) {
 	head := &state.Head
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken = time.Now()
+	b.taken = now
 	for i := range state.Calls {
 		// The start of the turn abandoned it, not a person: the model may use the id again.
 		if c := &state.Calls[i]; head.TurnOpen && c.Turn == head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
@@ -125,16 +114,14 @@ func (b *callBook) takeOver(state *schema.State) {
 
 // left returns how long the previous executor may still begin the call, given that it may for outwait after the
 // takeover.
-func (b *callBook) left(key schema.CallKey, outwait time.Duration) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (b *callBook) left(key schema.CallKey, outwait time.Duration, now time.Time) time.Duration {
 	if !b.look(key).stage.waits() {
 		return 0
 	}
-	return time.Until(b.taken.Add(outwait))
+	return b.taken.Add(outwait).Sub(now)
 }
 
-// forget drops the closed calls of turns before turn. Under mu.
+// forget drops the closed calls of turns before turn.
 func (b *callBook) forget(turn int32) {
 	maps.DeleteFunc(b.calls, func(key schema.CallKey, c *knownCall) bool {
 		return key.Turn < turn && !c.reserved && (c.stage == callUnknown || !c.stage.open())
@@ -144,8 +131,6 @@ func (b *callBook) forget(turn int32) {
 // reserve returns the key of the requested call. Without an occurrence it picks the first one of the id that this
 // handle has neither handed to its caller nor reserved.
 func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKey, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	key := schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: occurrence}
 	if occurrence == 0 {
 		for key.Occurrence = 1; b.look(key).stage == callHanded || b.look(key).reserved; key.Occurrence++ {
@@ -164,8 +149,6 @@ func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKe
 // release ends the reservation of a call. delivered: the caller has its outcome. An outcome that was not returned is
 // kept for the next request.
 func (b *callBook) release(key schema.CallKey, delivered bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if c := b.calls[key]; c != nil {
 		c.reserved = false
 	}
@@ -174,17 +157,8 @@ func (b *callBook) release(key schema.CallKey, delivered bool) {
 	}
 }
 
-// allow notes that this handle may run the call.
-func (b *callBook) allow(key schema.CallKey) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.on(key, callAllowed)
-}
-
 // begin marks a call as run by this handle and returns the number of the attempt.
 func (b *callBook) begin(key schema.CallKey, earlier int) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	c := b.on(key, callBegins)
 	c.tries++
 	return earlier + c.tries
@@ -192,8 +166,6 @@ func (b *callBook) begin(key schema.CallKey, earlier int) int {
 
 // ran keeps the outcome of a tool until it is durable and delivered.
 func (b *callBook) ran(key schema.CallKey, o *outcome) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if c := b.on(key, callReturns); c.stage == callRan {
 		c.outcome = o
 	}
@@ -201,23 +173,12 @@ func (b *callBook) ran(key schema.CallKey, o *outcome) {
 
 // begun reports whether this handle began a call and did not learn its outcome.
 func (b *callBook) begun(key schema.CallKey) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.look(key).stage == callRunning
 }
 
-// question returns the approval question about a call, or nil. A handle keeps the same question, so that a repeated
+// ask keeps the approval question about a call unless there is one already, and returns the one that is kept: a repeated
 // call repeats the same event.
-func (b *callBook) question(key schema.CallKey) *schema.RunWaitingData {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.look(key).question
-}
-
-// ask keeps the question about a call unless there is one already, and returns the one that is kept.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.calls[key] == nil {
 		b.calls[key] = new(knownCall)
 	}
@@ -248,15 +209,15 @@ type callView struct {
 	arguments []byte
 	// outcome of a tool that ran, if Tool has not returned it yet.
 	outcome *outcome
+	// question is the approval question that this handle asks.
+	question *schema.RunWaitingData
 }
 
 // view looks up a call.
 func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 	head := &state.Head
-	b.mu.Lock()
 	known := b.look(key)
-	b.mu.Unlock()
-	v := callView{stage: known.stage, outcome: known.outcome}
+	v := callView{stage: known.stage, outcome: known.outcome, question: known.question}
 	if c := openCall(head, key); c != nil {
 		open := *c
 		v.known, v.open = true, &open

@@ -9,6 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+func newCallBook() *callBook { return &callBook{calls: make(map[schema.CallKey]*knownCall)} }
+
 func TestCallBook_ReserveWithoutOccurrence_NamesTheNextOne(t *testing.T) {
 	b := newCallBook()
 	first, ok := b.reserve(1, "c", 0)
@@ -30,16 +32,15 @@ func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 	b := newCallBook()
 	key, _ := b.reserve(1, "c", 0)
 	require.Equal(t, 1, b.begin(key, 0))
-	require.True(t, b.begun(key))
+	require.Equal(t, callRunning, b.look(key).stage)
 	b.ran(key, &outcome{})
-	require.False(t, b.begun(key), "its outcome is known")
+	require.Equal(t, callRan, b.look(key).stage, "its outcome is known")
 	b.release(key, false)
 	again, _ := b.reserve(1, "c", 0)
 	require.Equal(t, key, again)
 	b.note(schema.Verdict{Kind: schema.Applied, Call: key, Data: &schema.ToolReturnedData{}}, false)
-	require.NotNil(t, b.view(new(schema.State), key).outcome, "its caller may have received only an error")
+	require.Equal(t, callClosed, b.look(key).stage, "its caller may have received only an error: the record has the outcome")
 	b.release(key, true)
-	require.Nil(t, b.view(new(schema.State), key).outcome)
 	next, _ := b.reserve(1, "c", 0)
 	require.Equal(t, 2, next.Occurrence)
 }
@@ -47,20 +48,21 @@ func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 func TestCallBook_TakenOver_OlderExecutorMayStillBeginOpenCalls(t *testing.T) {
 	b := newCallBook()
 	open := schema.CallKey{Turn: 1, ToolCallID: "open", Occurrence: 1}
-	b.takeOver(&schema.State{Head: schema.Head{OpenCalls: []schema.OpenCall{{CallKey: open}}}})
-	require.Positive(t, b.left(open, time.Hour))
-	require.LessOrEqual(t, b.left(open, 0), time.Duration(0))
-	require.Zero(t, b.left(schema.CallKey{Turn: 1, ToolCallID: "own", Occurrence: 1}, time.Hour))
+	now := time.Now()
+	b.takeOver(&schema.State{Head: schema.Head{OpenCalls: []schema.OpenCall{{CallKey: open}}}}, now)
+	require.Equal(t, time.Minute, b.left(open, time.Hour, now.Add(59*time.Minute)))
+	require.LessOrEqual(t, b.left(open, 0, now), time.Duration(0))
+	require.Zero(t, b.left(schema.CallKey{Turn: 1, ToolCallID: "own", Occurrence: 1}, time.Hour, now))
 
 	b.note(schema.Verdict{Kind: schema.Applied, Call: open, Data: &schema.ToolSettledData{How: schema.SettledRerun}}, false)
-	require.Zero(t, b.left(open, time.Hour), "this handle settled it: its tool may run again")
+	require.Zero(t, b.left(open, time.Hour, now), "this handle settled it: its tool may run again")
 	require.Equal(t, callReady, b.view(new(schema.State), open).stage)
 }
 
 func TestCallBook_AskedTwice_FirstQuestionStands(t *testing.T) {
 	b := newCallBook()
 	key := schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}
-	require.Nil(t, b.question(key))
+	require.Nil(t, b.look(key).question)
 	first := &schema.RunWaitingData{Message: "first"}
 	require.Same(t, first, b.ask(key, first))
 	require.Same(t, first, b.ask(key, &schema.RunWaitingData{Message: "second"}))

@@ -56,37 +56,34 @@ func (r *Run) Keep(c Contract) error {
 	if err := c.validate("Contract"); err != nil {
 		return err
 	}
-	l := r.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if was := l.bound(l.fold.head).Complete; was != "" && c.Complete != "" && was != c.Complete {
-		return fmt.Errorf("run %s: %w", r.id, configError("Contract.Complete", c.Complete, "only a call of "+was+" completes the run: name that tool, or none"))
-	}
-	l.contract = Contract{
-		Complete: cmp.Or(l.contract.Complete, c.Complete), MaxTurns: lower(l.contract.MaxTurns, c.MaxTurns), MaxTokens: lower(l.contract.MaxTokens, c.MaxTokens),
-	}
-	return nil
+	return with(r.ledger, func(l *ledger) error {
+		if was := l.bound(l.fold.head).Complete; was != "" && c.Complete != "" && was != c.Complete {
+			return fmt.Errorf("run %s: %w", r.id, configError("Contract.Complete", c.Complete, "only a call of "+was+" completes the run: name that tool, or none"))
+		}
+		l.contract = Contract{
+			Complete: cmp.Or(l.contract.Complete, c.Complete), MaxTurns: lower(l.contract.MaxTurns, c.MaxTurns), MaxTokens: lower(l.contract.MaxTokens, c.MaxTokens),
+		}
+		return nil
+	})
 }
 
 // Contract returns the contract that binds the run: the run's own, and the additions of [Run.Keep].
 func (r *Run) Contract() Contract {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	return r.ledger.bound(r.ledger.fold.head)
+	return with(r.ledger, func(l *ledger) Contract { return l.bound(l.fold.head) })
 }
 
 func (s *RunSpec) contract() Contract {
 	return Contract{Complete: s.Complete, MaxTurns: s.MaxTurns, MaxTokens: s.MaxTokens}
 }
 
-// bound is the contract of a run with this head. Under mu.
+// bound is the contract of a run with this head.
 func (l *ledger) bound(head *schema.Head) Contract {
 	return Contract{
 		Complete: cmp.Or(head.CompletionTool, l.contract.Complete), MaxTurns: lower(head.MaxTurns, l.contract.MaxTurns), MaxTokens: lower(head.MaxTokens, l.contract.MaxTokens),
 	}
 }
 
-// keepContract refuses drafts that break the contract. Under mu.
+// keepContract refuses drafts that break the contract.
 func (l *ledger) keepContract(drafts []draft, head *schema.Head) error {
 	c := l.bound(head)
 	limit := c.reached(head)
@@ -165,21 +162,19 @@ func completedBy(call *schema.Call, tool string) string {
 
 // mayStart checks whether a turn may begin, before a model call costs money.
 func (l *ledger) mayStart(turn int32) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.keepContract([]draft{{data: &schema.TurnStartedData{Turn: turn}, turn: turn}}, l.fold.head)
 }
 
 // uncompleted returns [ErrNotCompleted] for a run whose work returned without the completion that its contract
 // requires.
 func (r *Run) uncompleted() error {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	head := r.ledger.fold.head
-	if c := r.ledger.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && r.ledger.over == nil {
-		return fmt.Errorf("run %s: %w: its work returned before a call of %s completed it", r.id, ErrNotCompleted, c.Complete)
-	}
-	return nil
+	return with(r.ledger, func(l *ledger) error {
+		head := l.fold.head
+		if c := l.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && l.over == nil {
+			return fmt.Errorf("run %s: %w: its work returned before a call of %s completed it", r.id, ErrNotCompleted, c.Complete)
+		}
+		return nil
+	})
 }
 
 // endHandedOn ends a run whose work another run continues.

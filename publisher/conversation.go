@@ -79,7 +79,7 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 
 // loaded is [Run.State] with its large fields loaded, once the outcomes of calls are durable.
 func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.State, error) {
-	state, err := r.ledger.foreseen(outcomes)
+	state, err := with2(r.ledger, func(l *ledger) (*schema.State, error) { return l.foreseen(outcomes) })
 	if err != nil {
 		return nil, err
 	}

@@ -23,14 +23,14 @@ type appender struct {
 	names   schema.Names
 	run     string
 	subject string
-	ledger  *ledger
+	ledger  *sharedLedger
 	// connections counts the connections opened when the log was last seen to hold the run's last message; see steady.
 	connections uint64
 	// shorter judges reports of a log that is shorter than before.
 	shorter eventlog.Shorter
 }
 
-func newAppender(f *Fleet, names schema.Names, l *ledger) *appender {
+func newAppender(f *Fleet, names schema.Names, l *sharedLedger) *appender {
 	return &appender{Fleet: f, names: names, run: l.run, subject: names.EventSubject(l.run), ledger: l, connections: f.nc.Stats().Reconnects}
 }
 
@@ -254,7 +254,7 @@ func (d *delivery) answered(ctx context.Context, answer eventlog.Appended, sent 
 // duplicate is the answer that the message was stored before, at a stream sequence.
 func (d *delivery) duplicate(ctx context.Context, at schema.StreamSequence) (step, error) {
 	it := d.items[0]
-	if d.ledger.isStarting() && !it.sent {
+	if starting := with(d.ledger, func(l *ledger) bool { return l.stage == handleStarting }); starting && !it.sent {
 		return stepEnded, d.ledger.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", d.run, ErrRunExists))
 	}
 	err := d.confirm(ctx, it, at)
@@ -354,7 +354,8 @@ func (a *appender) resolve(ctx context.Context, upTo schema.StreamSequence, item
 		return false, a.shorterLog(ctx, upTo, last, lastID)
 	}
 	a.shorter.Reaches()
-	return a.ledger.resolved(items, last, a.catchUp(ctx, upTo, items))
+	read := a.catchUp(ctx, upTo, items)
+	return with2(a.ledger, func(l *ledger) (bool, error) { return l.resolved(items, last, read) })
 }
 
 // shorterLog judges an answer by which the run's last message is older than the last one acknowledged to this handle. A

@@ -51,7 +51,7 @@
 //	   ├──fenced, forked, regressed──▶ ended        (only Resume continues the run)
 //	   └──released by its executor──▶ ended        (until it is claimed again)
 //
-// The table is in handlestages.go, and that of what a handle knows of each call in callstages.go.
+// This table, and that of what a handle knows of each call, are in ledgerstates.go.
 //
 // # Liveness
 //

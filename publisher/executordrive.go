@@ -29,7 +29,7 @@ func (e *Executor) drive(d *drive) {
 func (e *Executor) driveOnce(d *drive) (again bool) {
 	ctx, cancel := d.run.Context(e.working)
 	defer cancel()
-	d.run.ledger.heard()
+	d.run.ledger.do(func(l *ledger) { l.signalUnseen = false })
 	begun, err := false, errGoexit
 	// Deferred, because work may end its goroutine instead of returning.
 	defer func() {

@@ -26,9 +26,7 @@ const Outwait = beginWithin + beginGrace
 
 // AgeProof makes the proof of the run's epoch older.
 func AgeProof(r *Run, d time.Duration) {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	r.ledger.provenAt = r.ledger.provenAt.Add(-d)
+	r.ledger.do(func(l *ledger) { l.provenAt = l.provenAt.Add(-d) })
 }
 
 // ClaimPausesAfter returns the pauses after claims that failed one after the other, without jitter.

@@ -222,7 +222,7 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
 	r.ledger.onControl = spec.OnControl
-	r.ledger.start(spec.baseState)
+	r.ledger.do(func(l *ledger) { l.start(spec.baseState) })
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,

@@ -189,7 +189,7 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 		return Offer{}, err
 	}
 	d := h.Data()
-	d.CreatedAt = r.ledger.offeredAt(d.HandoffID, d.CreatedAt)
+	d.CreatedAt = with(r.ledger, func(l *ledger) string { return l.flight.offeredAt(d.HandoffID, d.CreatedAt) })
 	if check, err := schema.CheckHandoff(&d); err == nil && check.Warning != "" { // publish refuses an invalid one and names the field
 		r.fleet.cfg.Logger.Warn().Str("run", r.id).Str("handoff", d.HandoffID).Int64("size_chars", check.SizeChars).
 			Msg("hand-off is long: it may cost its reader more context than it saves")

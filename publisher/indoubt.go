@@ -99,7 +99,7 @@ func (r *Run) leftInDoubt() error {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		switch {
-		case (c.InDoubt && !c.Late || r.ledger.calls.begun(c.CallKey)) && (!c.Replay.Rerunnable() || c.Held):
+		case (c.InDoubt && !c.Late || r.ledger.call(c.CallKey).stage == callRunning) && (!c.Replay.Rerunnable() || c.Held):
 			return r.held(c, "")
 		case c.Again:
 			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, but the work ended without running it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)

@@ -29,7 +29,10 @@ func (a *appender) late(ctx context.Context, drafts []draft, fenced error) error
 func (a *appender) offerLate(ctx context.Context, d *draft) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.PublishTimeout)
 	defer cancel()
-	head, last, writer := a.ledger.standing()
+	var head schema.Head
+	var last schema.StreamSequence
+	var writer schema.Writer
+	a.ledger.do(func(l *ledger) { head, last, writer = l.fold.head.Clone(), l.last, l.writer })
 	it := d.seal(&writer, writer.Last+1)
 	wait := a.cfg.pause()
 	for {

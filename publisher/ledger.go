@@ -1,35 +1,23 @@
 package publisher
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, what this
-// handle did with each call (callstages.go), and what may still be published (handlestages.go). It does no I/O: the
-// appender passes it the log's events. It is safe for concurrent use.
+// ledger is what a handle knows of its run: the fold of the durable events, the run's position in the log, what this
+// handle did with each call, and what may still be published. It is a plain value, without lock, clock, I/O or
+// callbacks: [sharedLedger] guards it, and tells others of its changes. ledgerstates.go has its tables.
 type ledger struct {
 	run   string
-	calls *callBook
-	// onControl is [RunSpec].OnControl.
-	onControl func(*schema.Event, schema.Data)
+	calls callBook
 	// policy decides which calls may begin and have a result.
 	policy callPolicy
-	// contract is this process's addition to the run's own; under mu.
+	// contract is this process's addition to the run's own.
 	contract Contract
-	// held is called, under mu, when the run becomes active on this handle and when it stops being active. attended:
-	// the log still assigns the run to this process.
-	held func(in, attended bool, epoch schema.Epoch)
-	// halt ends, with the reason as its cause, when work on the run should end.
-	halt     context.Context //nolint:containedctx // the life of the handle itself
-	haltWith context.CancelCauseFunc
-
-	mu   sync.Mutex
-	fold localFold
+	fold     localFold
 	// writer is the position after the last durable event; last and lastID are the run's last message, of any writer.
 	writer schema.Writer
 	last   schema.StreamSequence
@@ -46,35 +34,28 @@ type ledger struct {
 	cancelUnseen bool
 	// signalUnseen: a signal was folded, and the work has not looked for signals since.
 	signalUnseen bool
-	// inHand is the last value passed to held.
-	inHand bool
-	// changed is closed when the run changes; nil without waiters.
-	changed chan struct{}
+	// active: the handle's own events say that it drives the run.
+	active bool
 }
 
-func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *ledger {
-	l := &ledger{
-		run: writer.Run, calls: newCallBook(), fold: newFold(writer.Fleet, writer.Run, open), writer: writer,
-		held: func(bool, bool, schema.Epoch) {},
+func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) ledger {
+	return ledger{
+		run: writer.Run, calls: callBook{calls: make(map[schema.CallKey]*knownCall)}, fold: newFold(writer.Fleet, writer.Run, open),
+		writer: writer, stage: handleUsable,
 	}
-	l.stage = handleUsable
-	l.halt, l.haltWith = context.WithCancelCause(context.Background())
-	return l
 }
 
 // start sets the ledger to the state before the first event of a run. base is the state of the run that it is forked
 // from, or nil.
 func (l *ledger) start(base *schema.State) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.stage, l.writer.Epoch = handleStarting, 1
 	if base != nil {
 		l.fold.state.Graft(base.Clone())
 	}
 }
 
-// takeUp sets the ledger to the result of a takeover.
-func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
+// takeUp sets the ledger to the result of a takeover, of which this handle learns now.
+func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply, now time.Time) error {
 	if reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
 		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d", l.run, ErrBadAnswer,
 			reply.Epoch, reply.NextSequence, reply.LastStream)
@@ -84,38 +65,17 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 		return fmt.Errorf("resume of run %s: %w: the answer has epoch %d, next sequence %d, last stream sequence %d; the events have %d, %d, %d", l.run,
 			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, head.Epoch, head.Sequence+1, head.Position.Stream)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	state.Open(l.fold.open)
 	l.fold.state, l.fold.head = state, head
 	l.writer.Epoch, l.writer.Last = reply.Epoch, reply.NextSequence-1
 	l.last, l.lastID = reply.LastStream, head.Position.ID
-	l.calls.takeOver(state)
-	l.keep()
-	if head.CancelRequested {
-		l.haltWith(l.cancelError())
-		l.cancelUnseen = true
-	}
+	l.calls.takeOver(state, now)
+	l.cancelUnseen, l.active = head.CancelRequested, l.fold.attended()
 	return nil
-}
-
-func (l *ledger) end() (schema.StreamSequence, string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.last, l.lastID
-}
-
-// standing is the run's position, for an event that is not published through the ledger.
-func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.fold.head.Clone(), l.last, l.writer
 }
 
 // foreseen is a copy of the state as it will be once the outcomes of calls are durable.
 func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	state, writer := l.fold.state.Clone(), l.writer
 	fold := localFold{run: l.run, state: state, head: &state.Head}
 	for _, o := range outcomes {
@@ -133,35 +93,12 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	return state, nil
 }
 
-func (l *ledger) isStarting() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stage == handleStarting
-}
-
-// ended returns the error that ended the handle, or nil.
-func (l *ledger) ended() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.over
-}
-
 // err returns the error that ended the handle, or [ErrUnresolved], or nil.
 func (l *ledger) err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.errLocked()
-}
-
-func (l *ledger) errLocked() error {
 	if l.stage == handleUnresolved {
-		return l.unresolved()
+		return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.flight.items[0].event.ID, l.run)
 	}
 	return l.over
-}
-
-func (l *ledger) unresolved() error {
-	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.flight.items[0].event.ID, l.run)
 }
 
 // cancelError is the error after an operator's request to cancel the run.
@@ -169,9 +106,7 @@ func (l *ledger) cancelError() error { return fmt.Errorf("run %s: %w", l.run, Er
 
 // checkLive returns the error that ended the handle, and once a request to cancel.
 func (l *ledger) checkLive() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.errLocked(); err != nil {
+	if err := l.err(); err != nil {
 		return err
 	}
 	if l.cancelUnseen && l.fold.head.CancelRequested {
@@ -181,39 +116,29 @@ func (l *ledger) checkLive() error {
 	return nil
 }
 
-// proven reports whether the epoch was this handle's own at most age ago. A duplicate acknowledgement, or an event
-// found in the log, only proves that the event is stored: another executor may have taken the run over since.
-func (l *ledger) proven(age time.Duration) (bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over != nil {
-		return false, l.over
-	}
-	// Only the wall clock shows that the machine was suspended.
-	return !l.provenAt.IsZero() && time.Since(l.provenAt) < age && time.Now().Round(0).Sub(l.provenAt.Round(0)) < age, nil
+// cancelSeen reports whether the run is to be cancelled: the caller knows it from now on.
+func (l *ledger) cancelSeen() bool {
+	l.cancelUnseen = l.cancelUnseen && !l.fold.head.CancelRequested
+	return l.fold.head.CancelRequested
 }
 
-// callRoom is the number of calls that fit into the turn.
-func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.fold.head.CallRoom(turn, calls)
+// proven reports whether the epoch was this handle's own at most age ago. A duplicate acknowledgement, or an event
+// found in the log, only proves that the event is stored: another executor may have taken the run over since.
+func (l *ledger) proven(age time.Duration, now time.Time) bool {
+	// Only the wall clock shows that the machine was suspended.
+	return !l.provenAt.IsZero() && now.Sub(l.provenAt) < age && now.Round(0).Sub(l.provenAt.Round(0)) < age
 }
 
 // openTurn is the number of the open turn; 0 outside turns.
 func (l *ledger) openTurn() int32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if head := l.fold.head; head.TurnOpen {
 		return head.Turn
 	}
 	return 0
 }
 
-// resumeOrSeal returns the pending events if the drafts are the same, otherwise newly sealed ones.
-func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// seal returns the pending events if the drafts are the same, otherwise newly sealed ones.
+func (l *ledger) seal(drafts []draft) ([]*item, error) {
 	if l.over != nil {
 		return nil, l.over
 	}
@@ -224,7 +149,7 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	if again := l.flight.again(drafts); again != nil {
 		return again, nil
 	}
-	if err := l.errLocked(); err != nil {
+	if err := l.err(); err != nil {
 		return nil, err
 	}
 	l.flight = flight{}
@@ -235,38 +160,28 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.cancelled(items); err != nil {
-		return nil, err
-	}
-	if l.guarded(items) {
-		return nil, l.signalledError()
-	}
-	return items, nil
+	return items, l.held(items)
 }
 
-// durableLocked folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged
-// as new. It is zero for an event found in the log, which does not prove the epoch.
-func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time.Time) {
+// durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as
+// new. It is zero for an event found in the log, which does not prove the epoch.
+func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time) {
 	it.stream, l.provenAt = stream, sent
 	it.verdict = l.fold.take(it, stream)
 	if err := l.writer.Commit(it.event); err != nil {
 		// Items are sealed after the writer and committed in order: this cannot happen.
-		_ = l.dieLocked(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
+		_ = l.die(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
 	}
 	l.last, l.lastID = max(l.last, stream), it.event.ID
-	l.stage = l.stage.after(handleStored)
+	l.stage, l.active = l.stage.after(handleStored), l.over == nil && l.fold.attended()
 	l.calls.note(it.verdict, false)
-	l.keep()
-	l.wake()
 }
 
 // acknowledged is durable for a delivered event. It returns the error if this event ended the handle. An error from
 // before belongs to a later event of the log, and the next call returns it.
 func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	before := l.over
-	l.durableLocked(it, stream, sent)
+	l.durable(it, stream, sent)
 	if before != nil {
 		return nil
 	}
@@ -276,40 +191,23 @@ func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.
 // delivered records the result of a delivery, and returns its error. After an error that leaves the handle usable, a
 // repeated call continues with the same events.
 func (l *ledger) delivered(items []*item, err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var on handleEvent
 	l.flight, on, err = landed(l.run, items, err, l.over != nil)
 	l.stage = l.stage.after(on)
 	return err
 }
 
-// unresolvedItems are the events of a call without an answer; nil if there are none.
-func (l *ledger) unresolvedItems() ([]*item, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// unresolved are the events of a call without an answer; nil if there are none.
+func (l *ledger) unresolved() ([]*item, error) {
 	if l.stage != handleUnresolved {
 		return nil, l.over
 	}
 	return l.flight.items, nil
 }
 
-// offeredAt is the time stamp of an offer. It is the one of an earlier try without an answer, so that the repeated call
-// is the same event, otherwise at.
-func (l *ledger) offeredAt(handoff, at string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stage != handleUnresolved {
-		return at
-	}
-	return l.flight.offeredAt(handoff, at)
-}
-
 // resolved decides, after a read of the log from before on, whether the first of items can be sent again. done: the log
 // has it.
 func (l *ledger) resolved(items []*item, before schema.StreamSequence, read error) (done bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	switch {
 	case items[0].stream != 0:
 		// The event is durable, whatever follows it in the log. If the handle is fenced by now, the next call returns
@@ -326,73 +224,123 @@ func (l *ledger) resolved(items []*item, before schema.StreamSequence, read erro
 	return false, l.fold.recheck(items)
 }
 
-// keep calls held when the handle's own events make the run active or end that. Under mu.
-func (l *ledger) keep() {
-	attended := l.fold.attended()
-	if held := l.over == nil && attended; held != l.inHand {
-		l.inHand = held
-		l.held(held, attended, l.writer.Epoch)
-	}
-}
+// die ends the handle because the run is not its own any more, unless it has ended, and returns the error that ended it.
+func (l *ledger) die(err error) error { return l.end(handleGone, err) }
 
-// die ends the handle, unless it has ended, and returns the error that ended it.
-func (l *ledger) die(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.dieLocked(err)
-}
-
-func (l *ledger) dieLocked(err error) error { return l.endLocked(handleGone, err) }
-
-// endLocked ends the handle, unless it has ended.
-func (l *ledger) endLocked(on handleEvent, err error) error {
+// end ends the handle, unless it has ended.
+func (l *ledger) end(on handleEvent, err error) error {
 	if l.stage = l.stage.after(on); l.over == nil {
-		l.over = err
-		l.haltWith(err)
-		l.keep()
-		l.wake()
+		l.over, l.active = err, false
 	}
 	return l.over
 }
 
-// release ends the handle because its own executor released the run, so that this process publishes no event after the
-// last one. A tool's late result may still be recorded; see late.
-func (l *ledger) release(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_ = l.endLocked(handleRelease, err) // an earlier error stays
-}
-
-func (l *ledger) wentAway() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stage == handleReleased
-}
-
-// wake wakes all goroutines that wait for a change of the run. Under mu.
-func (l *ledger) wake() {
-	if l.changed != nil {
-		close(l.changed)
-		l.changed = nil
-	}
-}
-
-// check calls done with the fold. If it is not done, changed is closed on the next change of the run. For an ended
-// handle check returns the error.
-func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-chan struct{}, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ok, err = done(&l.fold); !ok && err == nil {
-		err = l.over
-	}
-	if l.changed == nil {
-		l.changed = make(chan struct{})
-	}
-	return ok, l.changed, err
-}
-
+// call is what the handle knows of a call. A decision that does not apply in this process is left out.
 func (l *ledger) call(key schema.CallKey) callView {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.calls.view(l.fold.state, key)
+	v := l.calls.view(l.fold.state, key)
+	if v.decision != nil && !l.policy.counts(v.decision) {
+		v.decision = nil
+	}
+	return v
+}
+
+// meet folds the next message after the last known one, from any writer. items are the events that this handle is
+// delivering. It returns the verdict of another writer's event.
+func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) (control *schema.Verdict, err error) {
+	if rec.Stream <= l.last {
+		return nil, nil
+	}
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		e = nil
+	}
+	if err := l.fencedAt(e, items); err != nil {
+		return nil, err
+	}
+	for _, it := range items {
+		if e != nil && it.stream == 0 && e.ID == it.event.ID && e.Sequence == l.writer.Last+1 {
+			l.durable(it, rec.Stream, time.Time{})
+			return nil, nil
+		}
+	}
+	if err := l.fencedBy(keys, rec, e); err != nil {
+		return nil, err
+	}
+	v := l.fold.state.Apply(keys, rec)
+	l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
+	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
+		return nil, l.die(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
+	}
+	if outdates(v, items) {
+		return nil, fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
+	}
+	if v.Kind != schema.Applied {
+		return nil, nil
+	}
+	l.calls.note(v, true)
+	switch v.Data.(type) {
+	case *schema.RunCancelRequestedData:
+		l.cancelUnseen = l.fold.head.CancelRequested
+	case *schema.SignalSentData:
+		l.signalUnseen = true
+	default:
+		return &v, nil
+	}
+	return &v, l.held(items)
+}
+
+// fencedAt returns the error of a message that ends a handle wherever it stands: the run's tombstone, and any message in
+// place of the first event of a start.
+func (l *ledger) fencedAt(e *schema.Event, items []*item) error {
+	starting := l.stage == handleStarting
+	switch erased := schema.ErasedMark(e); {
+	case erased && starting:
+		return l.die(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))
+	case erased:
+		return l.die(fmt.Errorf("run %s: %w: stop working on it", l.run, ErrRunErased))
+	// An identical start, by an executor of the same name at the same time, is another process's unless this handle
+	// sent it before.
+	case starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent):
+		return l.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", l.run, ErrRunExists))
+	}
+	return nil
+}
+
+// fencedBy returns the error of an event of another writer that shows that the run is not this handle's any more.
+func (l *ledger) fencedBy(keys *schema.Keys, rec *schema.Record, e *schema.Event) error {
+	switch {
+	case e == nil:
+	case e.Epoch > l.writer.Epoch && !l.fold.forged(keys, rec):
+		return l.die(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", l.run, ErrFenced, holder(e), e.Epoch, l.writer.Epoch))
+	case e.Epoch == l.writer.Epoch && e.Sequence > l.writer.Last:
+		return l.die(fmt.Errorf("run %s: %w: %s at stream sequence %d is not from this handle", l.run, ErrForked, e.ID, rec.Stream))
+	}
+	return nil
+}
+
+// held returns an error if the run's cancellation or a signal prevents the publication of items. New work must not begin
+// after a request to cancel that the executor does not know of: this error tells it, once, so its next try may.
+func (l *ledger) held(items []*item) error {
+	switch {
+	case l.cancelUnseen && l.fold.head.CancelRequested && len(items) > 0 && beginsWork(items):
+		l.cancelUnseen = false
+		return fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
+	case l.guarded(items):
+		return fmt.Errorf("run %s: %w", l.run, ErrSignalled)
+	}
+	return nil
+}
+
+// guarded reports whether a signal prevents publication of the first of items.
+func (l *ledger) guarded(items []*item) bool {
+	if len(items) == 0 || items[0].stream != 0 {
+		return false
+	}
+	switch items[0].unless {
+	case unlessOpen:
+		return len(l.fold.head.Signals) > 0
+	case unlessUnseen:
+		return l.signalUnseen
+	}
+	return false
 }

@@ -12,18 +12,18 @@ import (
 )
 
 // startedLedger returns a ledger whose run.started is durable at stream sequence 1, and what held was told.
-func startedLedger(t *testing.T) (l *ledger, held *[]bool) {
+func startedLedger(t *testing.T) (s *sharedLedger, held *[]bool) {
 	t.Helper()
-	l = newLedger(schema.Writer{Fleet: "f", Run: "r", Executor: "e"}, nil)
+	s = shared(newLedger(schema.Writer{Fleet: "f", Run: "r", Executor: "e"}, nil))
 	held = new([]bool)
-	l.held = func(in, _ bool, _ schema.Epoch) { *held = append(*held, in) }
-	l.start(nil)
-	items, err := l.resumeOrSeal([]draft{drafted(t, &schema.RunStartedData{Agent: "a", Executor: "e"}, 0)})
+	s.held = func(in, _ bool, _ schema.Epoch) { *held = append(*held, in) }
+	s.l.start(nil)
+	items, err := s.l.seal([]draft{drafted(t, &schema.RunStartedData{Agent: "a", Executor: "e"}, 0)})
 	require.NoError(t, err)
-	require.True(t, l.isStarting())
-	require.NoError(t, l.acknowledged(items[0], 1, time.Now()))
-	require.NoError(t, l.delivered(items, nil))
-	return l, held
+	require.Equal(t, handleStarting, s.l.stage)
+	require.NoError(t, s.acknowledged(items[0], 1, time.Now()))
+	require.NoError(t, s.delivered(items, nil))
+	return s, held
 }
 
 func drafted(t *testing.T, data schema.Data, turn int32) draft {
@@ -34,39 +34,36 @@ func drafted(t *testing.T, data schema.Data, turn int32) draft {
 }
 
 func TestLedger_EventAcknowledged_ProvesTheEpoch(t *testing.T) {
-	l, held := startedLedger(t)
-	require.False(t, l.isStarting())
+	s, held := startedLedger(t)
+	l := &s.l
+	require.Equal(t, handleUsable, l.stage)
 	require.Equal(t, []bool{true}, *held)
-	last, id := l.end()
-	require.EqualValues(t, 1, last)
-	require.NotEmpty(t, id)
-	proven, err := l.proven(time.Hour)
-	require.NoError(t, err)
-	require.True(t, proven)
+	require.EqualValues(t, 1, l.last)
+	require.NotEmpty(t, l.lastID)
+	now := time.Now()
+	require.True(t, l.proven(time.Hour, now))
+	require.False(t, l.proven(time.Hour, now.Add(2*time.Hour)))
 
-	items, err := l.resumeOrSeal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
+	items, err := l.seal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
 	require.NoError(t, err)
-	l.mu.Lock()
-	l.durableLocked(items[0], 2, time.Time{})
-	l.mu.Unlock()
-	proven, err = l.proven(time.Hour)
-	require.NoError(t, err)
-	require.False(t, proven, "an event that is found in the log proves nothing")
+	l.durable(items[0], 2, time.Time{})
+	require.False(t, l.proven(time.Hour, now), "an event that is found in the log proves nothing")
 }
 
 func TestLedger_DeliveryWithoutAnswer_SameDraftsGoOnAndOthersAreRefused(t *testing.T) {
-	l, _ := startedLedger(t)
+	s, _ := startedLedger(t)
+	l := &s.l
 	d := drafted(t, &schema.TurnStartedData{Turn: 1}, 1)
-	items, err := l.resumeOrSeal([]draft{d})
+	items, err := l.seal([]draft{d})
 	require.NoError(t, err)
 	items[0].sent = true
 	require.ErrorIs(t, l.delivered(items, ErrUnavailable), ErrUnresolved)
 	require.ErrorIs(t, l.err(), ErrUnresolved)
 
-	again, err := l.resumeOrSeal([]draft{d})
+	again, err := l.seal([]draft{d})
 	require.NoError(t, err)
 	require.Same(t, items[0], again[0])
-	_, err = l.resumeOrSeal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1, Purpose: schema.PurposeRecovery}, 1)})
+	_, err = l.seal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1, Purpose: schema.PurposeRecovery}, 1)})
 	require.ErrorIs(t, err, ErrUnresolved)
 }
 
@@ -80,7 +77,7 @@ func TestLedger_Dead_LeavesTheHandAndEndsWork(t *testing.T) {
 	<-changed
 	require.Equal(t, first, context.Cause(l.halt))
 	require.Equal(t, []bool{true, false}, *held)
-	_, err = l.resumeOrSeal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
+	_, err = l.l.seal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
 	require.Equal(t, first, err)
 }
 

@@ -40,13 +40,6 @@ func (f *Fleet) noticed(m *nats.Msg) {
 	}
 }
 
-// met reports whether the usable handle has folded the run up to a stream sequence.
-func (l *ledger) met(at schema.StreamSequence) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.over == nil && at <= l.last
-}
-
 // follower reads a run in the background, up to the sequences that notices name. The same read follows up notices that
 // arrive meanwhile.
 type follower struct {
@@ -112,7 +105,7 @@ func (w *follower) lookUntil(ctx context.Context) error {
 
 // followUp looks at the run in the background, unless publishing has already folded the sequence.
 func (f *Fleet) followUp(r *Run, at schema.StreamSequence) {
-	if r.ledger.ended() != nil || at != 0 && r.ledger.met(at) {
+	if last, _ := r.ledger.end(); r.ledger.ended() != nil || at != 0 && at <= last {
 		return
 	}
 	f.mu.Lock()

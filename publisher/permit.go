@@ -19,12 +19,12 @@ type callPolicy struct {
 // policy is observed.
 func (p callPolicy) counts(d *schema.StateDecision) bool { return d.Binds() || p.observes }
 
-// permits reports whether a decision lets the call run.
-func (p callPolicy) permits(d *schema.StateDecision) bool {
-	return d != nil && p.counts(d) && (d.Decision == schema.DecisionAllow || !d.Binds())
+// permits reports whether a decision that counts lets the call run.
+func permits(d *schema.StateDecision) bool {
+	return d != nil && (d.Decision == schema.DecisionAllow || !d.Binds())
 }
 
-// gate refuses drafts that bypass the policy or the contract. Under mu.
+// gate refuses drafts that bypass the policy or the contract.
 func (l *ledger) gate(drafts []draft, head *schema.Head) error {
 	for i := range drafts {
 		if d, ok := drafts[i].data.(*schema.RunWaitingData); ok && !drafts[i].own {
@@ -39,7 +39,7 @@ func (l *ledger) gate(drafts []draft, head *schema.Head) error {
 	return l.keepContract(drafts, head)
 }
 
-// permit refuses drafts that record a call as begun or done without the policy's permission. Under mu.
+// permit refuses drafts that record a call as begun or done without the policy's permission.
 func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 	if !l.policy.set {
 		return nil
@@ -77,7 +77,7 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 		} else if occurrence == 0 { // closed: its result would be added to its outcome
 			key.Occurrence = max(1, head.CallsOf(d.turn, id))
 		}
-		if v := l.calls.view(l.fold.state, key); l.policy.permits(v.decision) {
+		if v := l.call(key); permits(v.decision) {
 			continue
 		}
 		return fmt.Errorf("run %s: call %s of turn %d: %w: %s, and no policy has allowed it: call Turn.Begin before its tool runs", l.run, id, d.turn, ErrNotAllowed, refused)
@@ -95,7 +95,7 @@ func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
 				continue
 			}
 			for _, key := range callsOfPart(p, m.turn, head, l.fold.state) {
-				if v := l.calls.view(l.fold.state, key); !l.policy.permits(v.decision) {
+				if v := l.calls.view(l.fold.state, key); !permits(v.decision) {
 					return fmt.Errorf("run %s: call %s of turn %d: %w: a message contains its result, but no policy has allowed the call: remove the response from the message",
 						l.run, key.ToolCallID, key.Turn, ErrNotAllowed)
 				}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
@@ -119,7 +120,7 @@ func (f *Fleet) takeHead(ctx context.Context, run string, spec ResumeSpec) (*Run
 func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply, onControl func(*schema.Event, schema.Data)) (*Run, error) {
 	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), state.Head.Run)
 	r.ledger.onControl = onControl
-	if err := r.ledger.takeUp(state, reply); err != nil {
+	if err := with(r.ledger, func(l *ledger) error { return l.takeUp(state, reply, time.Now()) }); err != nil {
 		return nil, err
 	}
 	return r, nil

@@ -18,7 +18,7 @@ type Run struct {
 	id    string
 	// slot is held while an event is published.
 	slot     publishSlot
-	ledger   *ledger
+	ledger   *sharedLedger
 	recorder recorder
 	follower follower
 	// takenIn is the epoch in which it is active; [hand] guards it.
@@ -30,9 +30,9 @@ type Run struct {
 func newRun(f *Fleet, names schema.Names, id string) *Run {
 	r := &Run{
 		fleet: f, id: id, slot: publishSlot{run: id, held: make(chan struct{}, 1), stopped: f.isStopped},
-		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}, f.openKnown()),
+		ledger: shared(newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}, f.openKnown())),
 	}
-	r.ledger.policy = callPolicy{set: f.cfg.Policy != nil, observes: f.observes()}
+	r.ledger.l.policy = callPolicy{set: f.cfg.Policy != nil, observes: f.observes()}
 	if f.unrecorded() {
 		r.recorder = memory{r.ledger}
 	} else {
@@ -48,42 +48,29 @@ func (r *Run) ID() string { return r.id }
 
 // Epoch that the handle holds.
 func (r *Run) Epoch() schema.Epoch {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	return r.ledger.writer.Epoch
+	return with(r.ledger, func(l *ledger) schema.Epoch { return l.writer.Epoch })
 }
 
 // Head returns the run's compact state after the last durable event.
 func (r *Run) Head() schema.Head {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	return r.ledger.fold.head.Clone()
+	return with(r.ledger, func(l *ledger) schema.Head { return l.fold.head.Clone() })
 }
 
 // State returns a snapshot of the run after the last durable event. Large fields are references, see [Reader.Hydrate].
 // The cost grows with the run: to look at one value use [Run.View].
 func (r *Run) State() *schema.State {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	return r.ledger.fold.state.Clone()
+	return with(r.ledger, func(l *ledger) *schema.State { return l.fold.state.Clone() })
 }
 
 // View calls look with the run's state. look must not keep or change it, and must not call the run.
 func (r *Run) View(look func(*schema.State)) {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	look(r.ledger.fold.state)
+	r.ledger.do(func(l *ledger) { look(l.fold.state) })
 }
 
 // CancelRequested reports whether this handle has seen a request to cancel the run. It sees the request when the
 // daemon's notice arrives, and at the latest when the run publishes or calls [Run.Sync].
 func (r *Run) CancelRequested() bool {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	if r.ledger.fold.head.CancelRequested {
-		r.ledger.cancelUnseen = false
-	}
-	return r.ledger.fold.head.CancelRequested
+	return with(r.ledger, (*ledger).cancelSeen)
 }
 
 // Err returns the error that ended the handle, or [ErrUnresolved], or nil.
@@ -109,7 +96,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 		return nil, err
 	}
 	defer r.slot.leave()
-	items, err := r.ledger.resumeOrSeal(drafts)
+	items, err := with2(r.ledger, func(l *ledger) ([]*item, error) { return l.seal(drafts) })
 	if err == nil {
 		err = r.recorder.deliver(ctx, items)
 	}
@@ -183,7 +170,7 @@ func (r *Run) Resolve(ctx context.Context) error {
 		return err
 	}
 	defer r.slot.leave()
-	items, err := r.ledger.unresolvedItems()
+	items, err := with2(r.ledger, (*ledger).unresolved)
 	if err != nil || items == nil {
 		return err
 	}

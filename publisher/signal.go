@@ -109,8 +109,9 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	own := new(schema.State)
 	var turns []int32
 	missing := ""
-	r.View(func(s *schema.State) {
-		r.ledger.signalUnseen = false // View holds the lock
+	r.ledger.do(func(l *ledger) {
+		l.signalUnseen = false
+		s := l.fold.state
 		for i := range s.Head.Signals {
 			o := &s.Head.Signals[i]
 			at := slices.IndexFunc(s.Signals, func(c schema.StateSignal) bool { return c.EventID == o.Position.ID })
@@ -172,26 +173,3 @@ const (
 	// unlessUnseen: a signal that arrived since the work last looked for signals.
 	unlessUnseen
 )
-
-// guarded reports whether a signal prevents publication of the first of items. Under mu.
-func (l *ledger) guarded(items []*item) bool {
-	if len(items) == 0 || items[0].stream != 0 {
-		return false
-	}
-	switch items[0].unless {
-	case unlessOpen:
-		return len(l.fold.head.Signals) > 0
-	case unlessUnseen:
-		return l.signalUnseen
-	}
-	return false
-}
-
-func (l *ledger) signalledError() error { return fmt.Errorf("run %s: %w", l.run, ErrSignalled) }
-
-// heard notes that the work now looks at the run's signals.
-func (l *ledger) heard() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.signalUnseen = false
-}

@@ -54,7 +54,7 @@ func (r *Run) handIn(ctx context.Context) error {
 
 // submitted checks that an existing run equals the submitted one.
 func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error {
-	state, reply, err := f.stateAt(ctx, spec.ID, "", 0)
+	state, at, err := f.stateAt(ctx, spec.ID, "", 0)
 	switch {
 	case errors.Is(err, ErrRunNotFound):
 		return exists
@@ -76,8 +76,9 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	}
 	// The earlier call did not release the run, and no other executor can claim it while this process lives.
 	// Compare-and-set refuses this write if the run has changed: nothing is taken over.
-	run := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), spec.ID)
-	if err := run.ledger.takeUp(state, &schema.RecoverReply{Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}); err != nil {
+	reply := &schema.RecoverReply{Shard: at.Shard, Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}
+	run, err := f.taken(state, reply, nil)
+	if err != nil {
 		return err
 	}
 	return run.handIn(ctx)

@@ -115,14 +115,14 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 	if err := r.ledger.ended(); err != nil {
 		return ToolResult{}, nil, err
 	}
-	key, ok := r.ledger.calls.reserve(t.number, call.ID, call.Occurrence)
+	key, ok := with2(r.ledger, func(l *ledger) (schema.CallKey, bool) { return l.calls.reserve(t.number, call.ID, call.Occurrence) })
 	if !ok {
 		return ToolResult{}, nil, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
 	}
 	ended := false
 	defer func() {
 		if ahead == nil {
-			r.ledger.calls.release(key, ended)
+			r.ledger.do(func(l *ledger) { l.calls.release(key, ended) })
 		}
 	}()
 	c := callRunner{run: r, key: key, asked: call, tool: run}
@@ -142,7 +142,7 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 		return result, nil, errors.Join(err, failure(failed))
 	}
 	return result, &outcomeAhead{key: key, draft: drafts[0], record: func() error {
-		defer func() { r.ledger.calls.release(key, ended) }()
+		defer func() { r.ledger.do(func(l *ledger) { l.calls.release(key, ended) }) }()
 		failed := errOvertaken
 		if isOpen() {
 			var verdicts []schema.Verdict
@@ -177,9 +177,6 @@ type callRunner struct {
 // look looks up the call.
 func (c *callRunner) look() {
 	c.callView = c.run.ledger.call(c.key)
-	if c.decision != nil && !c.run.ledger.policy.counts(c.decision) {
-		c.decision = nil
-	}
 }
 
 // drive takes one step after the other. The first one may open the turn.
@@ -279,7 +276,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			}
 		}
 	}
-	inv.Attempt = r.ledger.calls.begin(key, earlier)
+	inv.Attempt = with(r.ledger, func(l *ledger) int { return l.calls.begin(key, earlier) })
 	latest := inv.Attempt
 	inv.latest = &latest
 	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change its copy, not the record's
@@ -321,7 +318,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			d.Attempt = int64(latest)
 		}
 	}
-	r.ledger.calls.ran(key, o)
+	r.ledger.do(func(l *ledger) { l.calls.ran(key, o) })
 	c.ran = o
 	return o.result, o.err
 }

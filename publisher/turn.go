@@ -59,10 +59,10 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery {
 		err := r.Err()
 		if err == nil {
-			err = r.ledger.checkLive() // before the caller pays for a model call
+			err = with(r.ledger, (*ledger).checkLive) // before the caller pays for a model call
 		}
 		if err == nil {
-			err = r.ledger.mayStart(spec.Number)
+			err = with(r.ledger, func(l *ledger) error { return l.mayStart(spec.Number) })
 		}
 		if err != nil {
 			return nil, fmt.Errorf("turn %d: %w", spec.Number, err)
@@ -183,7 +183,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
 	}
-	room := t.run.ledger.callRoom(t.number, data.Calls)
+	room := with(t.run.ledger, func(l *ledger) int { return l.fold.head.CallRoom(t.number, data.Calls) })
 	for i := room; i < len(data.Calls); i++ {
 		if c := &data.Calls[i]; c.Error == nil {
 			c.Error = &schema.Error{Type: tooManyCallsType, Message: "the run cannot take more calls of this answer"}

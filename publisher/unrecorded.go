@@ -42,7 +42,7 @@ func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 func (f *Fleet) unrecorded() bool { return f.nc == nil }
 
 // memory is the recorder of an unrecorded run: it acknowledges events at once, for the fold in memory.
-type memory struct{ ledger *ledger }
+type memory struct{ ledger *sharedLedger }
 
 func (m memory) deliver(ctx context.Context, items []*item) error {
 	return m.ledger.delivered(items, m.keep(ctx, items))

@@ -125,10 +125,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	if err := r.ledger.ended(); err != nil {
 		return schema.RunInputData{}, err
 	}
-	l := r.ledger
-	l.mu.Lock()
-	_, state := l.fold.input(d.InterruptID)
-	l.mu.Unlock()
+	_, state := with2(r.ledger, func(l *ledger) (schema.RunInputData, inputState) { return l.fold.input(d.InterruptID) })
 	if state == inputUnknown {
 		if _, err := r.publish(ctx, draft{data: &d, own: own}); err != nil {
 			return schema.RunInputData{}, err
@@ -263,7 +260,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 	for {
 		ok, changed, err := r.ledger.check(done)
 		if err == nil && !ok && !cancelled && r.CancelRequested() {
-			err = fmt.Errorf("waiting for %s: %w", what, r.ledger.cancelError())
+			err = fmt.Errorf("run %s: waiting for %s: %w", r.id, what, ErrCancelRequested)
 		}
 		switch {
 		case ok || err != nil:

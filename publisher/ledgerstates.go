@@ -16,8 +16,6 @@ const (
 	callRunning
 	// callRan: its tool ran here, and the outcome is not durable yet.
 	callRan
-	// callKept: the outcome of its tool is durable, and its caller may have received only an error.
-	callKept
 	// callClosed: it is closed, and no caller of this handle has its outcome.
 	callClosed
 	// callHanded: it is closed, and its caller has the outcome. The model may use the id for another call.
@@ -66,8 +64,7 @@ var callSteps = [callStages][callEvents]callStage{
 	callAwaited:   {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callAwaited, callHanded, callClosed, callHanded, callHanded},
 	callReady:     {callReady, callReady, callReady, callReady, callReady, callRunning, callReady, callHanded, callClosed, callHanded, callHanded},
 	callRunning:   {callRunning, callRunning, callRunning, callRunning, callRunning, callRunning, callRan, callHanded, callClosed, callHanded, callRunning},
-	callRan:       {callRan, callRan, callRan, callRan, callRan, callRan, callRan, callKept, callClosed, callHanded, callHanded},
-	callKept:      {callKept, callKept, callKept, callKept, callKept, callKept, callKept, callKept, callKept, callHanded, callHanded},
+	callRan:       {callRan, callRan, callRan, callRan, callRan, callRan, callRan, callClosed, callClosed, callHanded, callHanded},
 	callClosed:    {callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callHanded, callHanded},
 	callHanded:    {callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded},
 }
@@ -86,3 +83,56 @@ func (s callStage) begun() bool { return s == callRunning || s == callRan }
 
 // waits reports whether the previous executor may still begin the call.
 func (s callStage) waits() bool { return s == callInherited || s == callAwaited }
+
+// handleStage is what may still be published with a handle.
+type handleStage int
+
+const (
+	// handleStarting: run.started is not durable yet.
+	handleStarting handleStage = iota
+	// handleUsable: the next event may be published.
+	handleUsable
+	// handleUnresolved: an event without an answer may be stored. Only the same events may be published.
+	handleUnresolved
+	// handleLost: another process has the run, or its log was changed. Nothing may be published.
+	handleLost
+	// handleReleased: this process released the run. Nothing may be published but the late outcome of a tool.
+	handleReleased
+
+	handleStages = iota
+)
+
+// handleEvent changes what may be published with a handle.
+type handleEvent int
+
+const (
+	// handleStored: an event of the handle is durable.
+	handleStored handleEvent = iota
+	// handleAnswered: a delivery ended, and it is known of each of its events whether it is stored.
+	handleAnswered
+	// handleUnanswered: a delivery ended, and one of its events may be stored.
+	handleUnanswered
+	// handleGone: the log shows that the run is not this handle's any more.
+	handleGone
+	// handleRelease: the executor released the run.
+	handleRelease
+
+	handleEvents = iota
+)
+
+// handleSteps has the next stage for each stage and event: the only way in which a stage changes. A handle that has
+// ended stays so, with the first reason.
+var handleSteps = [handleStages][handleEvents]handleStage{
+	//                 stored        answered      unanswered        gone            let go
+	handleStarting:   {handleUsable, handleStarting, handleUnresolved, handleLost, handleReleased},
+	handleUsable:     {handleUsable, handleUsable, handleUnresolved, handleLost, handleReleased},
+	handleUnresolved: {handleUnresolved, handleUsable, handleUnresolved, handleLost, handleReleased},
+	handleLost:       {handleLost, handleLost, handleLost, handleLost, handleLost},
+	handleReleased:   {handleReleased, handleReleased, handleReleased, handleReleased, handleReleased},
+}
+
+// after is the stage after an event.
+func (s handleStage) after(on handleEvent) handleStage { return handleSteps[s][on] }
+
+// ended reports whether nothing more may be published.
+func (s handleStage) ended() bool { return s == handleLost || s == handleReleased }

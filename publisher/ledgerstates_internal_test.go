@@ -17,7 +17,6 @@ func TestCallStages_EveryStageAndEvent_KeepTheRules(t *testing.T) {
 			require.False(t, to == callRunning && from != callRunning && on != callBegins, "%s: a call runs that was not begun", name)
 			require.False(t, to == callRan && from != callRan && (from != callRunning || on != callReturns), "%s: an outcome of a tool that did not run", name)
 			require.False(t, from == callRan && to.begun() && to != callRan, "%s: a tool runs again whose outcome is known", name)
-			require.False(t, to == callKept && from != callKept && (from != callRan || on != callOver), "%s: an outcome that is not known is kept", name)
 			require.False(t, from.begun() && to.mine(), "%s: a call that was begun may begin as if it were not", name)
 			require.False(t, from.waits() && to == callReady && on != callRecorded && on != callRerun, "%s: nothing keeps the previous executor from beginning it", name)
 			require.False(t, from == callHanded && to != callHanded, "%s: an outcome is given twice", name)
@@ -49,5 +48,29 @@ func TestCallStages_FromUnknown_AllReachedAndAllEnd(t *testing.T) {
 	require.Len(t, seen, callStages)
 	for from := range callStage(callStages) {
 		require.Equal(t, callHanded, from.after(callOverByOther).after(callDelivered), "from stage %d", from)
+	}
+}
+
+// Every stage and every event: what the table may never say.
+func TestHandleStages_EveryStageAndEvent_KeepTheRules(t *testing.T) {
+	for from := range handleStage(handleStages) {
+		for on := range handleEvent(handleEvents) {
+			to := from.after(on)
+			name := fmt.Sprintf("stage %d, event %d, to %d", from, on, to)
+			require.False(t, from.ended() && to != from, "%s: the first reason stays", name)
+			require.False(t, from != handleStarting && to == handleStarting, "%s: a run starts once", name)
+			require.False(t, from == handleUnresolved && to == handleUsable && on != handleAnswered, "%s: an event may be stored, and others follow", name)
+			switch on {
+			case handleGone:
+				require.True(t, to.ended(), name)
+			case handleRelease:
+				require.True(t, to.ended(), name)
+				require.Equal(t, from != handleLost, to == handleReleased, "%s: a run that another process has is not released", name)
+			case handleUnanswered:
+				require.True(t, to == handleUnresolved || to.ended(), name)
+			case handleStored, handleAnswered:
+				require.Equal(t, from.ended(), to.ended(), name)
+			}
+		}
 	}
 }
