@@ -42,8 +42,8 @@ type ClaimSpec struct {
 // The same happens to a run that the daemon gave by an answer that was lost; that does not count as a claim without
 // progress.
 //
-// It returns [*NothingError] when there is no run now; [*ClaimedRunError], with the fate of the run, for a run that
-// could not be resumed (it wraps [ErrIncomplete] depending on spec, and [ErrConflict] when the run was taken from this
+// It returns [*NothingError] when there is no run now; [*ClaimedRunError] for a run that could not be
+// resumed (it wraps [ErrIncomplete] depending on spec, and [ErrConflict] when the run was taken from this
 // executor at this moment); [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
 	return f.claimOnce(ctx, spec, 0)
@@ -76,7 +76,8 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	if reply.Run == "" {
 		return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
 	}
-	defer f.takeovers.begin(reply.Run)()
+	_, done := f.takeovers.begin(reply.Run)
+	defer done()
 	// The run is this executor's now: finish the takeover even if the caller's context ends.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
@@ -85,13 +86,10 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	if err == nil || errors.Is(err, ErrStopped) {
 		return run, err
 	}
-	failed := &ClaimedRunError{Run: reply.Run, Fate: ClaimDropped, Err: err}
+	failed := &ClaimedRunError{Run: reply.Run, Err: err}
 	if _, unreadable := errors.AsType[*unreadableError](err); unreadable || errors.Is(err, ErrIncomplete) {
-		if back := f.giveBack(ctx, reply.Run, resume, err); back != nil {
-			failed.Err = errors.Join(err, back)
-		} else {
-			failed.Fate = ClaimGivenBack
-		}
+		back := f.giveBack(ctx, reply.Run, resume, err)
+		failed.GivenBack, failed.Err = back == nil, errors.Join(err, back)
 	}
 	return nil, failed
 }

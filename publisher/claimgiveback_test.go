@@ -41,8 +41,8 @@ func TestClaim_GivenBack_OthersContinue(t *testing.T) {
 	w.gap("r1")
 	start(t, f, "r2")
 	w.orphan("r1", 1)
-	pauses := publisher.ClaimPausesAfter(&publisher.ClaimedRunError{Run: "r1", Fate: publisher.ClaimGivenBack},
-		&publisher.ClaimedRunError{Run: "r1", Fate: publisher.ClaimGivenBack}, &publisher.ClaimedRunError{Run: "r2", Fate: publisher.ClaimGivenBack})
+	pauses := publisher.ClaimPausesAfter(&publisher.ClaimedRunError{Run: "r1", GivenBack: true},
+		&publisher.ClaimedRunError{Run: "r1", GivenBack: true}, &publisher.ClaimedRunError{Run: "r2", GivenBack: true})
 	require.Equal(t, []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 50 * time.Millisecond}, pauses)
 	given := 0
 	second := w.fleet(named("exec-2"))

@@ -9,8 +9,8 @@ import (
 )
 
 // Contract says how a run ends, for every executor that works on it: the SDK publishes no event that breaks it. A run
-// has the contract that it was started with ([RunSpec]). A process adds its own with [ExecutorSpec.Contracts], [Loop]
-// or [Run.Keep]; of two limits the lower one applies.
+// has the contract that it was started with ([RunSpec]). A process adds its own with [ExecutorSpec.Contracts] or
+// [Loop]; of two limits the lower one applies.
 type Contract struct {
 	// Complete names the completion tool: only a call of that tool completes the run; see [Run.Complete]. The run can
 	// still fail, be cancelled or be handed on. Empty means that the work decides when the run is completed.
@@ -50,9 +50,9 @@ func lower[T int32 | int64](a, b T) T {
 	return a
 }
 
-// Keep binds the run's handle to a contract of this process, in addition to the run's own. It returns [ErrConfig] for a
+// keep binds the run's handle to a contract of this process, in addition to the run's own. It returns [ErrConfig] for a
 // contract that is out of range or names another completion tool than the run's.
-func (r *Run) Keep(c Contract) error {
+func (r *Run) keep(c Contract) error {
 	if err := c.validate("Contract"); err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func (r *Run) Keep(c Contract) error {
 	})
 }
 
-// Contract returns the contract that binds the run: the run's own, and the additions of [Run.Keep].
-func (r *Run) Contract() Contract {
+// contract returns the contract that binds the run: the run's own, and the additions of [Run.keep].
+func (r *Run) contract() Contract {
 	return with(r.ledger, func(l *ledger) Contract { return l.bound(l.fold.head) })
 }
 

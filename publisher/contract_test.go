@@ -116,10 +116,10 @@ func TestContract_LimitReachedUnderACompletionTool_CompletesByItOrFails(t *testi
 func TestContract_Keep_TheLowerLimitCountsAndOneTool(t *testing.T) {
 	t.Parallel()
 	run := bound(t, publisher.RunSpec{MaxTurns: 3, MaxTokens: 100})
-	require.NoError(t, run.Keep(publisher.Contract{Complete: "submit", MaxTurns: 5, MaxTokens: 50}))
-	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 3, MaxTokens: 50}, run.Contract())
-	require.ErrorContains(t, run.Keep(publisher.Contract{Complete: "done"}), "only a call of submit completes the run")
-	require.ErrorContains(t, run.Keep(publisher.Contract{MaxTurns: -1}), "MaxTurns")
+	require.NoError(t, publisher.Keep(run, publisher.Contract{Complete: "submit", MaxTurns: 5, MaxTokens: 50}))
+	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 3, MaxTokens: 50}, publisher.ContractOf(run))
+	require.ErrorContains(t, publisher.Keep(run, publisher.Contract{Complete: "done"}), "only a call of submit completes the run")
+	require.ErrorContains(t, publisher.Keep(run, publisher.Contract{MaxTurns: -1}), "MaxTurns")
 	_, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder"}, publisher.RunSpec{ID: "r1", MaxTokens: -1})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 }
@@ -164,6 +164,6 @@ func TestContract_Continue_TheChildHasItAndTheParentEnds(t *testing.T) {
 	child, err := run.Continue(t.Context(), run.Handoff("threshold_critical"), publisher.RunSpec{})
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusCompleted, run.Head().Status)
-	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 7, MaxTokens: 70}, child.Contract())
+	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 7, MaxTokens: 70}, publisher.ContractOf(child))
 	require.ErrorIs(t, child.End(t.Context(), publisher.RunEnd{}), publisher.ErrNotCompleted)
 }

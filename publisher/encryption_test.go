@@ -256,7 +256,7 @@ func TestClaim_KeyIsNotThere_RunIsGivenBack(t *testing.T) {
 		return errors.As(err, &claimed)
 	}, time.Minute, 10*time.Millisecond)
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
-	require.Equal(t, publisher.ClaimGivenBack, claimed.Fate)
+	require.True(t, claimed.GivenBack)
 	head, err := f.Head(t.Context(), "r1")
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusInterrupted, head.Status)
@@ -285,7 +285,7 @@ func TestClaim_ExecutorsWithoutTheKey_RunIsNotQuarantined(t *testing.T) {
 			_, err = f.Claim(t.Context(), publisher.ClaimSpec{})
 			return errors.As(err, &claimed)
 		}, time.Minute, 10*time.Millisecond, "%d", i)
-		require.Equal(t, publisher.ClaimGivenBack, claimed.Fate, "%d: %v", i, claimed.Err)
+		require.True(t, claimed.GivenBack, "%d: %v", i, claimed.Err)
 		last := w.log("r1")
 		require.Contains(t, string(last[len(last)-1].Body), `"unreadable"`)
 		for range 3 {

@@ -491,34 +491,21 @@ func (e *NothingError) Error() string {
 // Unwrap returns [ErrNothing].
 func (e *NothingError) Unwrap() error { return ErrNothing }
 
-// ClaimFate is the fate of a claimed run that could not be resumed.
-type ClaimFate string
-
-// Fates of a claimed run.
-const (
-	// ClaimGivenBack: other executors may claim it.
-	ClaimGivenBack ClaimFate = "given_back"
-	// ClaimDropped: the executor's heartbeats do not name it, so it is orphaned soon if it is still the executor's.
-	// Without heartbeats, or with an instance that Config names, it stays under the executor's name until the executor
-	// is silent or an operator releases it.
-	ClaimDropped ClaimFate = "dropped"
-)
-
-// ClaimedRunError names a claimed run that could not be resumed, and its fate.
+// ClaimedRunError names a claimed run that could not be resumed.
 type ClaimedRunError struct {
-	Run  string
-	Fate ClaimFate
+	Run string
+	// GivenBack: other executors may claim the run. Otherwise the executor's heartbeats do not name it, so it is orphaned
+	// soon if it is still the executor's. Without heartbeats, or with an instance that Config names, it stays under the
+	// executor's name until the executor is silent or an operator releases it.
+	GivenBack bool
 	// Err is the cause.
 	Err error
 }
 
-// Error names the run, its fate, and the next step.
+// Error names the run, what becomes of it, and the next step.
 func (e *ClaimedRunError) Error() string {
-	fate := ""
-	switch e.Fate {
-	case ClaimGivenBack:
-		fate = "it was given back, and other executors may claim it"
-	case ClaimDropped:
+	fate := "it was given back, and other executors may claim it"
+	if !e.GivenBack {
 		fate = fmt.Sprintf("it was dropped and will be orphaned; if it is not, run: waymark release %s --force", e.Run)
 	}
 	return fmt.Sprintf("claimed run %s could not be resumed: %s: %s", e.Run, fate, e.Err)

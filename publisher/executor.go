@@ -90,8 +90,6 @@ type Executor struct {
 	over    bool
 	driven  map[*drive]struct{}
 	left    []error
-	// starting are the runs of Start calls in progress.
-	starting map[string]bool
 }
 
 // drive is one run driven by an executor.
@@ -150,7 +148,7 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if spec.Grace < 0 {
 		return nil, configError("Grace", spec.Grace, "use a duration above 0")
 	}
-	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{}), starting: make(map[string]bool)}
+	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{})}
 	e.working, e.shut = context.WithCancelCause(context.Background())
 	e.finishing, e.giveUp = context.WithCancel(context.Background())
 	return e, nil
@@ -204,20 +202,11 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 
 // begun starts a run, or resumes the one that an earlier call started without an answer.
 func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
-	e.mu.Lock()
-	busy := e.starting[spec.ID]
-	if !busy {
-		e.starting[spec.ID] = true
-	}
-	e.mu.Unlock()
-	if busy {
+	alone, done := e.fleet.takeovers.begin(spec.ID)
+	defer done()
+	if !alone {
 		return nil, fmt.Errorf("start of run %s: %w: another call is starting it", spec.ID, ErrRunExists)
 	}
-	defer func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.starting, spec.ID)
-	}()
 	run, err := e.fleet.Start(ctx, spec)
 	if !errors.Is(err, ErrRunExists) || e.fleet.cfg.Instance == "" || len(e.fleet.hand.of(spec.ID)) > 0 {
 		return run, err

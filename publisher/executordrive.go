@@ -60,7 +60,7 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 	if err := e.knows(agent); err != nil {
 		return fmt.Errorf("run %s: %w", run.id, err)
 	}
-	if err := run.Keep(e.spec.Contracts[agent]); err != nil {
+	if err := run.keep(e.spec.Contracts[agent]); err != nil {
 		return err
 	}
 	work, err := e.spec.Agents[agent](ctx, run)

@@ -48,3 +48,9 @@ func Die(r *Run, err error) error { return r.ledger.die(err) }
 
 // ConnOf is a fleet's connection.
 func ConnOf(f *Fleet) *nats.Conn { return f.nc }
+
+// Keep binds a handle to a contract of this process.
+func Keep(r *Run, c Contract) error { return r.keep(c) }
+
+// ContractOf is the contract that binds a run.
+func ContractOf(r *Run) Contract { return r.contract() }

@@ -189,7 +189,8 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	defer f.takeovers.begin(spec.ID)()
+	_, done := f.takeovers.begin(spec.ID)
+	defer done()
 	return f.begin(ctx, f.shardOf(spec.ID), spec)
 }
 

@@ -32,7 +32,7 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 	if err := r.ledger.ended(); err != nil {
 		return err
 	}
-	if c := r.Contract(); c.Complete != "" && end.Error == nil && (end.Status == "" || end.Status == schema.StatusCompleted) {
+	if c := r.contract(); c.Complete != "" && end.Error == nil && (end.Status == "" || end.Status == schema.StatusCompleted) {
 		return fmt.Errorf("limit of run %s: %w", r.id, configError("Status", cmp.Or(end.Status, schema.StatusCompleted),
 			"use StatusFailed: only a call of "+c.Complete+" completes the run; wrapUp may run it and end the run with Run.Complete"))
 	}
@@ -122,7 +122,7 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	v := r.ledger.call(call)
 	wrong := "call " + call.ToolCallID + " was not recorded"
 	if v.call != nil {
-		wrong = completedBy(v.call, r.Contract().Complete)
+		wrong = completedBy(v.call, r.contract().Complete)
 	}
 	if wrong != "" {
 		return fmt.Errorf("completion of run %s: %w: turn %d: %s", r.id, ErrConflict, call.Turn, wrong)

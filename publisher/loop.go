@@ -169,8 +169,8 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := l.completes(run); err != nil {
 		return err
 	}
-	l.Complete = cmp.Or(l.Complete, run.Contract().Complete)
-	if err := run.Keep(Contract{Complete: l.Complete, MaxTurns: l.MaxTurns, MaxTokens: l.MaxTokens}); err != nil {
+	l.Complete = cmp.Or(l.Complete, run.contract().Complete)
+	if err := run.keep(Contract{Complete: l.Complete, MaxTurns: l.MaxTurns, MaxTokens: l.MaxTokens}); err != nil {
 		return err
 	}
 	if err := run.Sync(ctx); err != nil { // read settlements and answers before any work
@@ -190,7 +190,7 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 
 // completes refuses a run whose completion tool the loop does not have.
 func (l *Loop) completes(run *Run) error {
-	tool := run.Contract().Complete
+	tool := run.contract().Complete
 	if l.Complete != "" || tool == "" || slices.ContainsFunc(l.Tools, func(t Tool) bool { return t.Name == tool }) {
 		return nil
 	}
@@ -381,7 +381,7 @@ func (l *looping) reminders() (n int) {
 // compacts the conversation first.
 func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	head := l.run.Head()
-	if limit := l.run.Contract().reached(&head); limit.Kind != "" {
+	if limit := l.run.contract().reached(&head); limit.Kind != "" {
 		return limit, nil
 	}
 	if l.MaxTime > 0 {

@@ -12,20 +12,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// PhaseOption is an option of [Run.Phase].
-type PhaseOption func(*phaseSettings)
-
-type phaseSettings struct {
-	gated   bool
-	message string
-}
-
 // AfterApproval makes a phase wait for a person's permission before it starts. The run waits, and waymark inbox shows
-// the message. The person is asked once, whichever executor runs the phase: the answer is recorded and applies to the
+// this message. The person is asked once, whichever executor runs the phase: the answer is recorded and applies to the
 // run. If the phase is denied, [Run.Phase] returns a [*PhaseDeniedError]. It also returns the errors of [Run.Ask].
-func AfterApproval(message string) PhaseOption {
-	return func(s *phaseSettings) { s.gated, s.message = true, message }
-}
+type AfterApproval string
 
 // phaseAllowed asks whether a phase may start.
 func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
@@ -49,16 +39,12 @@ func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 // completed phase is skipped, and its recorded output returned. An interrupted phase runs again from its start. If work
 // fails, the phase stays open and the error is returned. With [AfterApproval] a person must allow the phase before it
 // starts.
-func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error), options ...PhaseOption) (json.RawMessage, error) {
+func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error), gates ...AfterApproval) (json.RawMessage, error) {
 	if slices.Contains(r.Head().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)
 	}
-	var settings phaseSettings
-	for _, option := range options {
-		option(&settings)
-	}
-	if settings.gated {
-		if err := r.phaseAllowed(ctx, name, settings.message); err != nil {
+	for _, gate := range gates {
+		if err := r.phaseAllowed(ctx, name, string(gate)); err != nil {
 			return nil, err
 		}
 	}

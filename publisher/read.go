@@ -268,6 +268,18 @@ func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply,
 	return ask[schema.HistoryReply](ctx, r, schema.VerbHistory, run, struct{}{})
 }
 
+// Plan predicts what the next executor would do with the run: which calls are reused, run again, verified or held, and
+// what that saves. It does not take the run over, and includes every event acknowledged before the call. For a run with
+// missing events it returns the plan for the existing ones and an [*IncompleteError].
+func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
+	s, err := r.Get(ctx, run)
+	if s == nil {
+		return nil, err
+	}
+	plan := schema.PlanOf(s)
+	return &plan, err
+}
+
 // Settle settles a call in doubt by an operator's decision. Retries within one call are one request. It returns
 // [ErrNotInDoubt] if the call is not in doubt.
 func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {

@@ -23,15 +23,15 @@ type takeovers struct {
 	lacked map[string]time.Time
 }
 
-// begin notes a start or takeover in progress, until done is called.
-func (t *takeovers) begin(run string) (done func()) {
+// begin notes a start or takeover in progress, until done is called. alone: no other one of the run is in progress.
+func (t *takeovers) begin(run string) (alone bool, done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.asked == nil {
 		t.asked = make(map[string]int)
 	}
 	t.asked[run]++
-	return func() {
+	return t.asked[run] == 1, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.asked[run]--; t.asked[run] == 0 {

@@ -16,7 +16,10 @@ func TestTakeovers_RunTakenOverTwice_IsListedUntilBothAreDone(t *testing.T) {
 		l.list(to)
 		return to
 	}
-	first, second := l.begin("r1"), l.begin("r1")
+	alone, first := l.begin("r1")
+	require.True(t, alone)
+	alone, second := l.begin("r1")
+	require.False(t, alone)
 	first()
 	require.Contains(t, listed(), schema.HeldRun{Run: "r1"})
 	second()

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
@@ -154,16 +156,15 @@ func ServeVerify(nc *nats.Conn, subject, queue string, answer VerifyFunc) (stop 
 		return nil, fmt.Errorf("serving %s: %w: %w", subject, ErrUnavailable, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var workers sync.WaitGroup
-	var failed errorBox
+	var workers errgroup.Group
 	for range verifyWorkers {
-		workers.Go(func() {
+		workers.Go(func() (failed error) {
 			for {
 				select {
 				case m := <-questions:
-					failed.keep(answerVerify(ctx, nc, m, answer))
+					failed = cmp.Or(failed, answerVerify(ctx, nc, m, answer))
 				case <-ctx.Done():
-					return
+					return failed
 				}
 			}
 		})
@@ -171,32 +172,11 @@ func ServeVerify(nc *nats.Conn, subject, queue string, answer VerifyFunc) (stop 
 	return sync.OnceValue(func() error {
 		err := sub.Unsubscribe()
 		cancel()
-		workers.Wait()
 		if err != nil {
 			err = fmt.Errorf("ending the service on %s: %w", subject, err)
 		}
-		return errors.Join(err, failed.first())
+		return errors.Join(err, workers.Wait())
 	}), nil
-}
-
-// errorBox keeps the first error of several goroutines.
-type errorBox struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (b *errorBox) keep(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.err == nil {
-		b.err = err
-	}
-}
-
-func (b *errorBox) first() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }
 
 // answerVerify answers one question. It always sends an answer, because the SDK waits for one.
