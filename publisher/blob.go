@@ -7,10 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -123,46 +122,18 @@ func (f *Fleet) tooLarge(data schema.Data, body []byte) error {
 	return e
 }
 
-// largestField descends into the largest member while that member is most of its parent.
+// largestField is the largest member of an event's data, as a JSON Pointer, and its size.
 func largestField(body []byte) (path string, size int) {
-	value := jsontext.Value(body)
-	for {
-		name, member := largestMember(value)
-		if member == nil || path != "" && len(member) < len(value)/2 {
-			return path, len(value)
-		}
-		path += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-		value = member
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(body, &members); err != nil {
+		return "", len(body)
 	}
-}
-
-func largestMember(value jsontext.Value) (name string, largest jsontext.Value) {
-	dec := jsontext.NewDecoder(strings.NewReader(string(value)))
-	kind := value.Kind()
-	if kind != '{' && kind != '[' {
-		return "", nil
-	}
-	if _, err := dec.ReadToken(); err != nil {
-		return "", nil
-	}
-	for i := 0; dec.PeekKind() != '}' && dec.PeekKind() != ']'; i++ {
-		key := strconv.Itoa(i)
-		if kind == '{' {
-			tok, err := dec.ReadToken()
-			if err != nil {
-				return name, largest
-			}
-			key = tok.String()
-		}
-		member, err := dec.ReadValue()
-		if err != nil {
-			return name, largest
-		}
-		if len(member) > len(largest) {
-			name, largest = key, slices.Clone(member)
+	for name, member := range members {
+		if len(member) > size {
+			path, size = "/"+name, len(member)
 		}
 	}
-	return name, largest
+	return path, size
 }
 
 func (r *Reader) blobStore(ctx context.Context) (*blob.Store, error) {

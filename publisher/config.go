@@ -3,6 +3,7 @@ package publisher
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,7 +34,8 @@ const (
 	eventLimit = 512<<10 - 2<<10
 )
 
-// Config identifies the executor and says how it publishes. Executor is required.
+// Config identifies the executor and says how it publishes. Executor is required. A [Reader] uses only the server, Fleet,
+// RequestTimeout, Backoff, MaxBackoff, MaxBlob and Encryption.
 //
 // Without URL and Conn, Connect finds the server as the waymark commands do. The first source that names a server wins:
 // the environment (WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT, with credentials from NATS_CREDS and
@@ -113,17 +115,15 @@ type Config struct {
 // pause returns the waits between tries.
 func (c *Config) pause() *pause.Backoff { return &pause.Backoff{Next: c.Backoff, Most: c.MaxBackoff} }
 
-// reader is the part of the configuration that a reader needs.
-func (c Config) reader() ReaderConfig {
-	return ReaderConfig{
-		URL: c.URL, Options: c.Options, Conn: c.Conn, Fleet: c.Fleet, RequestTimeout: c.RequestTimeout, Backoff: c.Backoff,
-		MaxBackoff: c.MaxBackoff, MaxBlob: c.MaxBlob, Encryption: c.Encryption,
-	}
-}
-
 func (c Config) withDefaults() Config {
-	r := c.reader().withDefaults()
-	c.Fleet, c.RequestTimeout, c.Backoff, c.MaxBackoff, c.MaxBlob = r.Fleet, r.RequestTimeout, r.Backoff, r.MaxBackoff, r.MaxBlob
+	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
+		c.Fleet = os.Getenv("WAYMARK_FLEET")
+	}
+	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
+	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
@@ -139,29 +139,40 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// validateReader reports the first field that is out of range, of those that a [Reader] uses.
+func (c Config) validateReader() error {
+	c = c.withDefaults()
+	if err := schema.CheckName("Fleet", c.Fleet); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	switch {
+	case c.URL != "" && c.Conn != nil:
+		return configError("URL", c.URL, "leave it empty if Conn is set")
+	case c.Conn != nil && len(c.Options) > 0:
+		return configError("Options", len(c.Options), "they are for dialling; remove them if Conn is set")
+	case c.RequestTimeout < 0:
+		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
+	case c.Backoff < 0:
+		return configError("Backoff", c.Backoff, "use a duration above 0")
+	case c.MaxBackoff < c.Backoff:
+		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
+	case c.MaxBlob < 0:
+		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
+	}
+	return c.Encryption.validate(false)
+}
+
 // Validate reports the first field that is out of range. The error wraps [ErrConfig].
 func (c Config) Validate() error {
-	name := func(field, value string) error {
-		if err := schema.CheckName(field, value); err != nil {
-			return fmt.Errorf("%w: %w", ErrConfig, err)
-		}
-		return nil
+	if err := c.validateReader(); err != nil {
+		return err
 	}
 	c = c.withDefaults()
-	if err := c.reader().Validate(); err != nil {
-		return err
-	}
-	if err := name("Executor", c.Executor); err != nil {
-		return err
-	}
-	if c.Agent != "" {
-		if err := name("Agent", c.Agent); err != nil {
-			return err
-		}
-	}
-	if c.Instance != "" {
-		if err := name("Instance", c.Instance); err != nil {
-			return err
+	for _, name := range []struct{ field, value string }{
+		{"Executor", c.Executor}, {"Agent", cmp.Or(c.Agent, "none")}, {"Instance", cmp.Or(c.Instance, "none")},
+	} {
+		if err := schema.CheckName(name.field, name.value); err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
 	switch {

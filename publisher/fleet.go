@@ -69,7 +69,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.works.now = f.cfg.Now
-	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, pace: f.pace, held: f.heldRuns, overdue: f.works.overdue, news: make(chan struct{}, 1)}
+	f.presence = presence{Fleet: f, news: make(chan struct{}, 1)}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
@@ -79,7 +79,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
-	reader, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
+	reader, err := openReader(ctx, f.cfg, f.cfg.Executor)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,6 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 			return nil, errors.Join(fmt.Errorf("%w: Encryption.Current: key %s: %w", ErrConfig, id, err), reader.Close(ctx))
 		}
 	}
-	f.presence.nc = f.nc
 	hooks := send.HooksOf(ctx)
 	if hooks.NoOutwait {
 		f.outwait = 0

@@ -190,17 +190,10 @@ func (f *Fleet) depart() error {
 	return nil
 }
 
-// presence sends this executor's heartbeats over core NATS. It knows runs only by their ids.
+// presence sends this executor's heartbeats over core NATS.
 type presence struct {
-	cfg *Config
-	nc  *nats.Conn
-	// inHand counts the active runs for heartbeats, and pace is the interval.
-	inHand func() int
-	pace   func() time.Duration
-	// held lists the runs that this process holds or takes over.
-	held func() []schema.HeldRun
-	// overdue lists work that takes too long, for heartbeats.
-	overdue func() (list []schema.Overdue, more int)
+	*Fleet
+
 	// key signs heartbeats; nil if the caller named the instance.
 	key ed25519.PrivateKey
 	// news makes the next heartbeat due at once.
@@ -258,16 +251,16 @@ func (p *presence) heartbeat(leaving bool) bool {
 	p.beats++
 	capacity, count := p.capacity, p.beats
 	p.mu.Unlock()
-	overdue, more := p.overdue()
+	overdue, more := p.works.overdue()
 	var held []schema.HeldRun
 	if p.key != nil { // another handle may have the instance that the caller named
-		held = p.held()
+		held = p.heldRuns()
 	}
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.pace().Milliseconds(),
-		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
+		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
 		Held: held, Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if p.key != nil {

@@ -1,11 +1,9 @@
 package publisher
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,67 +21,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ReaderConfig names the fleet to read, and its server. All fields are optional; [Config] has the same fields.
-type ReaderConfig struct {
-	// URL of the NATS servers, separated by commas; empty means that the server is found as [Config] describes.
-	URL string
-	// Options for dialling.
-	Options []nats.Option
-	// Conn is a connection to use instead of dialling. It is not closed by Close.
-	Conn *nats.Conn
-	// Fleet to read; empty means [schema.DefaultFleet], or without URL and Conn the fleet of WAYMARK_FLEET.
-	Fleet string
-	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds.
-	RequestTimeout time.Duration
-	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
-	Backoff time.Duration
-	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
-	MaxBackoff time.Duration
-	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
-	MaxBlob int64
-	// Encryption has the keys of encrypted content; nil leaves it encrypted.
-	Encryption *Encryption
-}
-
-func (c ReaderConfig) withDefaults() ReaderConfig {
-	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
-		c.Fleet = os.Getenv("WAYMARK_FLEET")
-	}
-	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
-	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
-	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
-	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
-	return c
-}
-
-// Validate reports the first field that is out of range. The error wraps [ErrConfig].
-func (c ReaderConfig) Validate() error {
-	c = c.withDefaults()
-	if err := schema.CheckName("Fleet", c.Fleet); err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	switch {
-	case c.URL != "" && c.Conn != nil:
-		return configError("URL", c.URL, "leave it empty if Conn is set")
-	case c.Conn != nil && len(c.Options) > 0:
-		return configError("Options", len(c.Options), "they are for dialling; remove them if Conn is set")
-	case c.RequestTimeout < 0:
-		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
-	case c.Backoff < 0:
-		return configError("Backoff", c.Backoff, "use a duration above 0")
-	case c.MaxBackoff < c.Backoff:
-		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
-	case c.MaxBlob < 0:
-		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
-	}
-	return c.Encryption.validate(false)
-}
-
 // Reader reads the runs of one fleet. It is not an executor: it has no name, sends no heartbeats and drives no run. It
 // is safe for concurrent use.
 type Reader struct {
-	opts ReaderConfig
+	opts Config
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	// settings of the fleet as they were read last. Its number of shards never changes.
@@ -104,17 +45,18 @@ type Reader struct {
 // reconnectWait is the wait between reconnects. They go on for ever; the default client would stop after sixty.
 const reconnectWait = 250 * time.Millisecond
 
-// NewReader finds the server or uses the given connection, and looks up the fleet. It returns [ErrConfig],
-// [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the reader when you are done.
-func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
-	if err := cfg.Validate(); err != nil {
+// NewReader finds the server or uses the given connection, and looks up the fleet. It needs no Executor;
+// [Config] says which fields it uses. It returns [ErrConfig], [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable].
+// Close the reader when you are done.
+func NewReader(ctx context.Context, cfg Config) (*Reader, error) {
+	if err := cfg.validateReader(); err != nil {
 		return nil, err
 	}
 	return openReader(ctx, cfg.withDefaults(), "reader")
 }
 
 // openReader is [NewReader] with a complete configuration. name is the name of a connection that it dials.
-func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, error) {
+func openReader(ctx context.Context, opts Config, name string) (*Reader, error) {
 	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys()}
 	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
 	if r.nc == nil {

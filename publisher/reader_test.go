@@ -17,7 +17,7 @@ func TestReader_RunOfAnExecutor_IsReadWithoutOne(t *testing.T) {
 	nc := w.server.Conn(t)
 	beats, err := w.nc.SubscribeSync(schema.HeartbeatSubject("default", "reader"))
 	require.NoError(t, err)
-	reader, err := publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: nc})
+	reader, err := publisher.NewReader(t.Context(), publisher.Config{Conn: nc})
 	require.NoError(t, err, "a reader publishes nothing: its connection may have a reconnect buffer")
 	state, err := reader.Get(t.Context(), "r1")
 	require.NoError(t, err)
@@ -36,10 +36,10 @@ func TestReader_RunOfAnExecutor_IsReadWithoutOne(t *testing.T) {
 func TestReader_NoFleet_IsNotProvisioned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	_, err := publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: w.nc, Fleet: "other"})
+	_, err := publisher.NewReader(t.Context(), publisher.Config{Conn: w.nc, Fleet: "other"})
 	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
-	_, err = publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: w.nc, Fleet: "no/name"})
+	_, err = publisher.NewReader(t.Context(), publisher.Config{Conn: w.nc, Fleet: "no/name"})
 	require.ErrorIs(t, err, publisher.ErrConfig)
-	_, err = publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: w.nc, URL: "nats://127.0.0.1:1"})
+	_, err = publisher.NewReader(t.Context(), publisher.Config{Conn: w.nc, URL: "nats://127.0.0.1:1"})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 }

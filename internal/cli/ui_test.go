@@ -121,7 +121,7 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	own, err := nats.Connect(k.addr, options[0], options[2], options[3], nats.ErrorHandler(nil))
 	require.NoError(t, err)
 	defer own.Close()
-	source, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: own, Fleet: keyedFleet, RequestTimeout: securedWait})
+	source, err := inspector.Connect(t.Context(), publisher.Config{Conn: own, Fleet: keyedFleet, RequestTimeout: securedWait})
 	require.NoError(t, err)
 	err = source.Ask(t.Context(), schema.VerbInput, "asks", schema.InputRequest{InterruptID: "q", Payload: []byte(`1`), By: "eve"}, new(schema.ControlReply))
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)

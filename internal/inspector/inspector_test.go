@@ -42,7 +42,7 @@ func newDesk(tb testing.TB, change func(*Config)) *desk {
 // deskOf is an inspector with keys over the fleet of a world.
 func deskOf(tb testing.TB, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
 	tb.Helper()
-	fleet, err := Connect(tb.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
+	fleet, err := Connect(tb.Context(), publisher.Config{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
 	require.NoError(tb, err)
 	cfg := Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now}
 	if change != nil {

@@ -44,11 +44,11 @@ type remote struct {
 	*publisher.Reader
 	service *fleetclient.Client
 	keys    *encryption.Keys
-	cfg     publisher.ReaderConfig
+	cfg     publisher.Config
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
-func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
+func Connect(ctx context.Context, cfg publisher.Config) (Fleet, error) {
 	reader, err := publisher.NewReader(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ var fuzzed = map[string]string{
 	"publisher.readVerify":                  "publisher.FuzzAnswers",
 	"publisher.approvalOf":                  "publisher.FuzzAnswers",
 	"publisher.Signal.Message":              "publisher.FuzzAnswers",
-	"publisher.largestMember":               "publisher.FuzzAnswers",
+	"publisher.largestField":                "publisher.FuzzAnswers",
 	"publisher.redactor.redact":             "publisher.FuzzAnswers",
 	"internal/backup.readAbout":             "internal/backup.FuzzBackup",
 	"internal/backup.description.configOf":  "internal/backup.FuzzBackup",

@@ -195,7 +195,7 @@ func (w *World) Reader() *publisher.Reader {
 	if w.reader == nil {
 		ctx, cancel := w.context()
 		defer cancel()
-		r, err := publisher.NewReader(ctx, publisher.ReaderConfig{URL: w.URL(), Options: w.Options(), Fleet: w.cfg.Fleet})
+		r, err := publisher.NewReader(ctx, publisher.Config{URL: w.URL(), Options: w.Options(), Fleet: w.cfg.Fleet})
 		w.must(err, "connect a reader")
 		w.reader = r
 	}

@@ -175,7 +175,7 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	require.NoError(t, loadgen.Fill(t.Context(), s.js, cfg))
 	s.folded()
 	// No executor drives the running ones: they are orphaned first, so that no other work disturbs the measurement.
-	reader, err := publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: s.executor, Fleet: schema.DefaultFleet})
+	reader, err := publisher.NewReader(t.Context(), publisher.Config{Conn: s.executor, Fleet: schema.DefaultFleet})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		page, err := reader.List(t.Context(), schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 1})

@@ -62,7 +62,7 @@ func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	t.Helper()
 	needsChromium(t)
 	w := waymarktest.StartWith(t, cfg)
-	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
+	fleet, err := inspector.Connect(t.Context(), publisher.Config{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
 	require.NoError(t, err)

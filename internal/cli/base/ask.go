@@ -76,7 +76,7 @@ func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*pu
 
 // WithReader calls use with a reader on the client's connection.
 func (c *Client) WithReader(ctx context.Context, use func(*publisher.Reader) error) error {
-	reader, err := publisher.NewReader(ctx, publisher.ReaderConfig{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait, Encryption: c.keys})
+	reader, err := publisher.NewReader(ctx, publisher.Config{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait, Encryption: c.keys})
 	if err != nil {
 		return c.ConnectFailed(ctx, err)
 	}

@@ -52,7 +52,7 @@ func (c Cmd) openUI(
 	if err != nil {
 		return nil, err
 	}
-	fleet, err := inspector.Connect(ctx, publisher.ReaderConfig{Conn: nc, Fleet: a.Fleet})
+	fleet, err := inspector.Connect(ctx, publisher.Config{Conn: nc, Fleet: a.Fleet})
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	fleet, err := inspector.Connect(ctx, publisher.ReaderConfig{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait, Encryption: cl.Keys()})
+	fleet, err := inspector.Connect(ctx, publisher.Config{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait, Encryption: cl.Keys()})
 	if err != nil {
 		return cl.ConnectFailed(ctx, err)
 	}

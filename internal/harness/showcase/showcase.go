@@ -274,7 +274,7 @@ func (s *Stage) background(work func(context.Context)) {
 
 func (s *Stage) await(run string, status schema.Status) {
 	s.tb.Helper()
-	reader, err := publisher.NewReader(s.tb.Context(), publisher.ReaderConfig{Conn: s.nc, Fleet: schema.DefaultFleet})
+	reader, err := publisher.NewReader(s.tb.Context(), publisher.Config{Conn: s.nc, Fleet: schema.DefaultFleet})
 	require.NoError(s.tb, err)
 	require.Eventually(s.tb, func() bool {
 		h, err := reader.Head(s.tb.Context(), run)
