@@ -133,6 +133,3 @@ var handleSteps = [handleStages][handleEvents]handleStage{
 
 // after is the stage after an event.
 func (s handleStage) after(on handleEvent) handleStage { return handleSteps[s][on] }
-
-// ended reports whether nothing more may be published.
-func (s handleStage) ended() bool { return s == handleLost || s == handleReleased }

@@ -157,8 +157,6 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	w := c.w
 	w.tb.Helper()
 	l := &life{number: number, point: t.point, killed: make(chan struct{})}
-	conn := w.connect(nats.Name("crash"))
-	l.stop = conn.Close
 	log := t.log.logger()
 	change := func(cfg *publisher.Config) {
 		cfg.Logger = &log
@@ -166,23 +164,18 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 			c.spec.Config(cfg)
 		}
 	}
-	s := &served{conn: conn, done: make(chan error, 1), log: log}
-	s.fleet = w.open("crash", publisher.Config{Conn: conn}, change, send.Hooks{NoOutwait: true, Append: l.append, Tool: c.tool})
 	done := make(chan error, 1) // of this life: the work of a killed life may end during a later one
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil
 	}
-	s.executor, err = s.fleet.NewExecutor(publisher.ExecutorSpec{
+	s := w.serve("crash", publisher.ExecutorSpec{
 		Agents:   map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
 		Capacity: -1,
 		OnOutcome: func(_ string, _ publisher.Outcome, err error) {
 			done <- err
 		},
-	})
-	w.must(err, "executor of run %s", t.run)
-	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel = cancel
-	go func() { s.done <- s.executor.Serve(serving) }()
+	}, change, send.Hooks{NoOutwait: true, Append: l.append, Tool: c.tool})
+	l.stop = s.conn.Close
 	defer func() {
 		if number == 1 {
 			l.mu.Lock()
