@@ -200,7 +200,7 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 		return nil, &HandoffTakenError{Run: source.Run, HandoffID: source.HandoffID, By: head.Executor, ChildRun: spec.ID, Instance: head.Instance}
 	}
 	// The child was begun by an earlier start of this process, or by another instance that has left it.
-	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, OnControl: spec.OnControl})
+	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent})
 }
 
 // drivenByAnother reports whether another instance under this executor's name has the run, and has neither released nor

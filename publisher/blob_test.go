@@ -145,7 +145,6 @@ func TestConfig_Invalid_NamesField(t *testing.T) {
 		"Agent":       {URL: "x", Executor: "e", Agent: "a b"},
 		"InlineLimit": {URL: "x", Executor: "e", InlineLimit: 1 << 20},
 		"TryTimeout":  {URL: "x", Executor: "e", TryTimeout: -1},
-		"MaxBackoff":  {URL: "x", Executor: "e", Backoff: 5, MaxBackoff: 1},
 	}
 	for field, cfg := range tests {
 		t.Run(field, func(t *testing.T) {

@@ -29,8 +29,6 @@ type ClaimSpec struct {
 	// AllowGaps claims runs although events of them are known to be missing; see [ResumeSpec]. Without it such a run is
 	// given back, and the claim fails with [ErrIncomplete].
 	AllowGaps bool
-	// OnControl as in [RunSpec].
-	OnControl func(event *schema.Event, data schema.Data)
 }
 
 // Claim asks once for a run that has no executor, and takes it over: a run that was released, whose executor fell
@@ -81,7 +79,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	// The run is this executor's now: finish the takeover even if the caller's context ends.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
-	resume := ResumeSpec{Reason: schema.TakeoverClaim, RequestID: id, AllowGaps: spec.AllowGaps, OnControl: spec.OnControl}
+	resume := ResumeSpec{Reason: schema.TakeoverClaim, RequestID: id, AllowGaps: spec.AllowGaps}
 	run, err := f.resume(bounded, reply.Run, resume)
 	if err == nil || errors.Is(err, ErrStopped) {
 		return run, err

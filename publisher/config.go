@@ -35,7 +35,7 @@ const (
 )
 
 // Config identifies the executor and says how it publishes. Executor is required. A [Reader] uses only the server, Fleet,
-// RequestTimeout, Backoff, MaxBackoff, MaxBlob and Encryption.
+// RequestTimeout, MaxBlob and Encryption.
 //
 // Without URL and Conn, Connect finds the server as the waymark commands do. The first source that names a server wins:
 // the environment (WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT, with credentials from NATS_CREDS and
@@ -89,10 +89,6 @@ type Config struct {
 	Policy Policy
 	// PolicyMode is [PolicyEnforce] (the default) or [PolicyObserve].
 	PolicyMode PolicyMode
-	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
-	Backoff time.Duration
-	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
-	MaxBackoff time.Duration
 
 	// InlineLimit is the size in bytes above which a field goes to the blob store; 0 means 256 KiB, which is also the
 	// maximum.
@@ -112,8 +108,8 @@ type Config struct {
 	Logger *zerolog.Logger
 }
 
-// pause returns the waits between tries.
-func (c *Config) pause() *pause.Backoff { return &pause.Backoff{Next: c.Backoff, Most: c.MaxBackoff} }
+// pauses returns the waits between tries, with jitter, doubled.
+func pauses() *pause.Backoff { return &pause.Backoff{Next: DefaultBackoff, Most: DefaultMaxBackoff} }
 
 func (c Config) withDefaults() Config {
 	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
@@ -121,8 +117,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
-	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
 	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
@@ -152,10 +146,6 @@ func (c Config) validateReader() error {
 		return configError("Options", len(c.Options), "they are for dialling; remove them if Conn is set")
 	case c.RequestTimeout < 0:
 		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
-	case c.Backoff < 0:
-		return configError("Backoff", c.Backoff, "use a duration above 0")
-	case c.MaxBackoff < c.Backoff:
-		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
 	case c.MaxBlob < 0:
 		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
 	}

@@ -116,7 +116,7 @@ func (a *appender) deliverOne(ctx context.Context, items []*item) error {
 // event is not stored.
 func (a *appender) awaitSpace(ctx context.Context, items []*item, cause error) error {
 	full, began := a.fullError(ctx, a.names.EventStream(), cause), time.Now()
-	wait := a.cfg.pause()
+	wait := pauses()
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(a.life, func() { cancel(context.Cause(a.life)) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
@@ -159,7 +159,7 @@ func (a *appender) deliverWithin(caller context.Context, items []*item) error {
 	// would leave the event in doubt and make the other users of the handle wait for its resolution.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), a.cfg.PublishTimeout)
 	defer cancel()
-	d := &delivery{appender: a, items: items, caller: caller, wait: a.cfg.pause()}
+	d := &delivery{appender: a, items: items, caller: caller, wait: pauses()}
 	for {
 		step, err := d.try(ctx)
 		switch {
@@ -425,7 +425,7 @@ func (a *appender) resolvePurged(ctx context.Context, at schema.StreamSequence, 
 }
 
 func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error {
-	wait := a.cfg.pause()
+	wait := pauses()
 	for {
 		seen := false
 		from, fromID := a.ledger.end()
@@ -470,5 +470,5 @@ func (a *appender) meet(ctx context.Context, rec *schema.Record, items []*item) 
 	if err != nil {
 		return fmt.Errorf("run %s: %w", a.run, err)
 	}
-	return a.ledger.meet(keys, rec, items)
+	return with(a.ledger, func(l *ledger) error { return l.meet(keys, rec, items) })
 }

@@ -50,9 +50,8 @@ type ExecutorSpec struct {
 	// the work should return it. The run then needs no memory until it is answered. The executor that claims it next
 	// reaches the same question and gets the answer.
 	WaitDetached bool
-	// AllowGaps and OnControl as in [ClaimSpec].
+	// AllowGaps as in [ClaimSpec].
 	AllowGaps bool
-	OnControl func(event *schema.Event, data schema.Data)
 	// OnOutcome is called once for each run that the executor has finished with. err is the error of its work, or the
 	// reason why the outcome could not be published. nil means no callback.
 	OnOutcome func(run string, outcome Outcome, err error)
@@ -186,9 +185,6 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if e.stopping() {
 		return nil, fmt.Errorf("start of run %s: executor: %w", spec.ID, ErrStopped)
 	}
-	if spec.OnControl == nil {
-		spec.OnControl = e.spec.OnControl
-	}
 	run, err := e.begun(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -218,7 +214,7 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 	case !e.fleet.startedUnheard(&head) || head.Agent != spec.Agent:
 		return nil, err
 	}
-	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, OnControl: spec.OnControl})
+	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent})
 }
 
 // Adopt drives a run whose handle another part of this process has: the program itself, or another executor, whose work
@@ -370,7 +366,7 @@ func (e *Executor) inHand() []*drive {
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	spec := ClaimSpec{
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
-		AllowGaps: e.spec.AllowGaps, OnControl: e.spec.OnControl,
+		AllowGaps: e.spec.AllowGaps,
 	}
 	var pause claimPauses
 	for {

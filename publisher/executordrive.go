@@ -166,7 +166,7 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 // outcome, and the error of the work or of publishing. No outcome means [ErrSignalled]: the run does not wait.
 func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
 	r := d.run
-	wait := &pause.Backoff{Next: e.fleet.cfg.Backoff, Most: mostFinishPause}
+	wait := &pause.Backoff{Next: DefaultBackoff, Most: mostFinishPause}
 	begun := time.Now()
 	for {
 		err := r.Resolve(e.finishing)

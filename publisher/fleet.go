@@ -126,7 +126,7 @@ func (f *Fleet) isStopped() bool {
 
 // insist retries do while the service that it needs is unavailable, until ctx ends; most bounds each try.
 func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
-	wait := f.cfg.pause()
+	wait := pauses()
 	for {
 		try, cancel := context.WithTimeout(ctx, most)
 		err := do(try)
@@ -171,10 +171,6 @@ type RunSpec struct {
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
-	// OnControl is called for each control event of another process in the run (input, cancel, settlement), after it
-	// was folded. The goroutine that folds it calls it: a publish, or the fleet after a notice. It must not block and
-	// must not call the run. nil means no callback.
-	OnControl func(event *schema.Event, data schema.Data)
 }
 
 // Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] if the id is
@@ -221,7 +217,6 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 // begin starts a run in its shard.
 func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
-	r.ledger.onControl = spec.OnControl
 	r.ledger.do(func(l *ledger) { l.start(spec.baseState) })
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,

@@ -21,8 +21,6 @@ type ForkSpec struct {
 	Agent, Task string
 	// Labels of the fork; nil means those of the base.
 	Labels map[string]string
-	// OnControl as in [RunSpec].
-	OnControl func(event *schema.Event, data schema.Data)
 }
 
 // Fork starts a run that continues from a point of another run: with its messages, its calls and their results, its
@@ -53,7 +51,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
 	}
 	start := RunSpec{
-		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, OnControl: spec.OnControl,
+		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels,
 		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
 	}
 	if start.Agent == "" {

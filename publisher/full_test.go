@@ -116,7 +116,7 @@ func TestPublish_CallerEndsBetweenTries_ErrorSaysFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(patient, func(c *publisher.Config) {
-		c.Backoff, c.MaxBackoff, c.PublishTimeout, c.TryTimeout = 1, 1, patience, patience
+		c.PublishTimeout, c.TryTimeout = patience, patience
 	}), "r1")
 	w.limit(1 << 20)
 	w.fill("other")

@@ -170,9 +170,9 @@ func TestNotice_Meaningless_Ignored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
-	seen := make(chan string, 1)
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, _ schema.Data) { seen <- e.Name() }})
-	require.NoError(t, err)
+	run := start(t, f, "r1")
+	work, stop := run.Context(t.Context())
+	defer stop()
 	for _, body := range []string{"", "hello", "{}", `{"run":"missing"}`, `{"run":"r1","position":{"stream_sequence":1}}`, `{"run":7}`} {
 		require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "exec-1"), []byte(body)))
 	}
@@ -180,5 +180,6 @@ func TestNotice_Meaningless_Ignored(t *testing.T) {
 	require.NoError(t, run.Mark(t.Context(), "the handle goes on"))
 	w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
 	w.notify("exec-1", "r1")
-	require.Equal(t, schema.RunCancelRequested, <-seen)
+	<-work.Done()
+	require.ErrorIs(t, context.Cause(work), publisher.ErrCancelRequested)
 }

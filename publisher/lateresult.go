@@ -34,7 +34,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 	var writer schema.Writer
 	a.ledger.do(func(l *ledger) { head, last, writer = l.fold.head.Clone(), l.last, l.writer })
 	it := d.seal(&writer, writer.Last+1)
-	wait := a.cfg.pause()
+	wait := pauses()
 	for {
 		err := eventlog.Read(ctx, a.js, a.names, a.run, last+1, func(rec schema.Record) error {
 			keys, err := a.keys.Keys(ctx)

@@ -245,37 +245,37 @@ func (l *ledger) call(key schema.CallKey) callView {
 }
 
 // meet folds the next message after the last known one, from any writer. items are the events that this handle is
-// delivering. It returns the verdict of another writer's event.
-func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) (control *schema.Verdict, err error) {
+// delivering.
+func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
 	if rec.Stream <= l.last {
-		return nil, nil
+		return nil
 	}
 	e, err := schema.Decode(rec.Header, rec.Body)
 	if err != nil {
 		e = nil
 	}
 	if err := l.fencedAt(e, items); err != nil {
-		return nil, err
+		return err
 	}
 	for _, it := range items {
 		if e != nil && it.stream == 0 && e.ID == it.event.ID && e.Sequence == l.writer.Last+1 {
 			l.durable(it, rec.Stream, time.Time{})
-			return nil, nil
+			return nil
 		}
 	}
 	if err := l.fencedBy(keys, rec, e); err != nil {
-		return nil, err
+		return err
 	}
 	v := l.fold.state.Apply(keys, rec)
 	l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
-		return nil, l.die(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
+		return l.die(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
 	}
 	if outdates(v, items) {
-		return nil, fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
+		return fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
 	}
 	if v.Kind != schema.Applied {
-		return nil, nil
+		return nil
 	}
 	l.calls.note(v, true)
 	switch v.Data.(type) {
@@ -284,9 +284,9 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) (con
 	case *schema.SignalSentData:
 		l.signalUnseen = true
 	default:
-		return &v, nil
+		return nil
 	}
-	return &v, l.held(items)
+	return l.held(items)
 }
 
 // fencedAt returns the error of a message that ends a handle wherever it stands: the run's tombstone, and any message in

@@ -218,7 +218,7 @@ func (r *Reader) copies(ctx context.Context, names schema.Names) (int, error) {
 // service is the client of the fleet's recovery service.
 func (r *Reader) service() *fleetclient.Client {
 	return &fleetclient.Client{
-		Conn: r.nc, Fleet: r.opts.Fleet, Timeout: r.opts.RequestTimeout, Backoff: r.opts.Backoff, MaxBackoff: r.opts.MaxBackoff,
+		Conn: r.nc, Fleet: r.opts.Fleet, Timeout: r.opts.RequestTimeout, Backoff: DefaultBackoff, MaxBackoff: DefaultMaxBackoff,
 		Refusals: r.denied, Translate: translate,
 	}
 }

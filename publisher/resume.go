@@ -33,8 +33,6 @@ type ResumeSpec struct {
 	// AllowGaps takes over a run although events of it are known to be missing. Without it Resume returns
 	// [ErrIncomplete]. The takeover itself is done then, and can be repeated with AllowGaps.
 	AllowGaps bool
-	// OnControl as in [RunSpec].
-	OnControl func(event *schema.Event, data schema.Data)
 }
 
 // Resume takes a run over. It opens a new epoch, which fences the previous executor, and returns the handle with the
@@ -114,13 +112,12 @@ func (f *Fleet) takeHead(ctx context.Context, run string, spec ResumeSpec) (*Run
 	state := schema.NewState(f.cfg.Fleet, run)
 	state.Head = reply.Head
 	state.Settle()
-	return f.taken(state, reply, nil)
+	return f.taken(state, reply)
 }
 
 // taken returns the handle of a run that was taken over.
-func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply, onControl func(*schema.Event, schema.Data)) (*Run, error) {
+func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply) (*Run, error) {
 	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), state.Head.Run)
-	r.ledger.onControl = onControl
 	if err := with(r.ledger, func(l *ledger) error { return l.takeUp(state, reply, time.Now()) }); err != nil {
 		return nil, err
 	}
@@ -151,7 +148,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if err := cmp.Or(f.hasKeys(ctx, &reply.Head), a.unread); err != nil {
 		return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
 	}
-	return f.taken(state, reply, spec.OnControl)
+	return f.taken(state, reply)
 }
 
 // rebuild reads the run again from the daemon, because the log no longer has the message that the handle knows: the

@@ -12,8 +12,6 @@ import (
 // to know: whether work on the run should end, whether the run is active on this handle, and that waits look again.
 type sharedLedger struct {
 	run string
-	// onControl is [RunSpec].OnControl.
-	onControl func(*schema.Event, schema.Data)
 	// held is called, under mu, when the run becomes active on this handle and when it stops being active. attended:
 	// the log still assigns the run to this process.
 	held func(in, attended bool, epoch schema.Epoch)
@@ -123,15 +121,6 @@ func (s *sharedLedger) acknowledged(it *item, stream schema.StreamSequence, sent
 // delivered is [ledger.delivered].
 func (s *sharedLedger) delivered(items []*item, err error) error {
 	return with(s, func(l *ledger) error { return l.delivered(items, err) })
-}
-
-// meet is [ledger.meet]; it calls onControl with the event of another writer.
-func (s *sharedLedger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
-	control, err := with2(s, func(l *ledger) (*schema.Verdict, error) { return l.meet(keys, rec, items) })
-	if control != nil && s.onControl != nil {
-		s.onControl(control.Event, control.Data)
-	}
-	return err
 }
 
 // check calls done with the fold. If it is not done, changed is closed on the next change of the run. For an ended

@@ -101,7 +101,7 @@ func (s Signal) Message() schema.Message {
 
 // Signals returns the signals of the run that are not consumed, in the order in which they were sent. It does not read
 // the log: a signal is returned once the daemon's notice has arrived, and at the latest after the run publishes or
-// calls [Run.Sync]. RunSpec.OnControl is called for each.
+// calls [Run.Sync].
 //
 // To show signals to a model, name them in [TurnSpec]. After acting on them in another way, call [Run.ConsumeSignals].
 // Signals returns [ErrIncomplete] if the event of a signal is missing, [ErrBlob] and [ErrEncrypted].

@@ -77,7 +77,7 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	// The earlier call did not release the run, and no other executor can claim it while this process lives.
 	// Compare-and-set refuses this write if the run has changed: nothing is taken over.
 	reply := &schema.RecoverReply{Shard: at.Shard, Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}
-	run, err := f.taken(state, reply, nil)
+	run, err := f.taken(state, reply)
 	if err != nil {
 		return err
 	}
