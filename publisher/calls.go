@@ -190,8 +190,8 @@ func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *sch
 
 // callView is the state of a call as this handle knows it.
 type callView struct {
-	// known: the call was recorded.
-	known bool
+	// state in the record.
+	state callState
 	// call is its record; nil if its event is missing.
 	call *schema.Call
 	// decision is the latest one about the call; nil if there is none.
@@ -220,7 +220,7 @@ func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 	v := callView{stage: known.stage, outcome: known.outcome, question: known.question}
 	if c := openCall(head, key); c != nil {
 		open := *c
-		v.known, v.open = true, &open
+		v.open = &open
 		v.mine = v.stage.mine() || v.stage.begun() ||
 			open.Requested && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) // not begun in this epoch: only this executor may begin it
 	}
@@ -229,8 +229,9 @@ func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 	})
 	if c := state.Call(key); c != nil {
 		call := *c
-		v.known, v.call = true, &call
+		v.call = &call
 	}
+	v.state = stateOf(v.open, v.call != nil)
 	for i := range slices.Backward(state.Decisions) {
 		if d := state.Decisions[i]; d.CallKey() == key && d.Policy != schema.BeginPolicy {
 			v.decision = &d

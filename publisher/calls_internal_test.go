@@ -39,7 +39,7 @@ func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 	again, _ := b.reserve(1, "c", 0)
 	require.Equal(t, key, again)
 	b.note(schema.Verdict{Kind: schema.Applied, Call: key, Data: &schema.ToolReturnedData{}}, false)
-	require.Equal(t, callClosed, b.look(key).stage, "its caller may have received only an error: the record has the outcome")
+	require.Equal(t, callDone, b.look(key).stage, "its caller may have received only an error: the record has the outcome")
 	b.release(key, true)
 	next, _ := b.reserve(1, "c", 0)
 	require.Equal(t, 2, next.Occurrence)

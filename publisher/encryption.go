@@ -211,16 +211,11 @@ func (f *Fleet) mayRead(ctx context.Context, run string) error {
 	}
 	var unread error
 	first := schema.Point{Kind: schema.PointRecord, Number: 1}
-	_ = f.EventsAt(ctx, run, first, func(rec schema.Record) error { // the takeover returns other errors
-		e, err := schema.Decode(rec.Header, rec.Body)
-		if err != nil {
-			return err
+	_ = f.Walk(ctx, run, first, func(step *schema.Step) error { // the takeover returns other errors
+		if step.Verdict.Data != nil {
+			unread = f.secrets.Open(ctx, step.Verdict.Event, step.Verdict.Data)
 		}
-		data, err := schema.ParseData(e)
-		if err == nil && data != nil {
-			unread = f.secrets.Open(ctx, e, data)
-		}
-		return err
+		return nil
 	})
 	if unread != nil {
 		return fmt.Errorf("run %s: %w", run, unread)

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,3 +55,29 @@ func Keep(r *Run, c Contract) error { return r.keep(c) }
 
 // ContractOf is the contract that binds a run.
 func ContractOf(r *Run) Contract { return r.contract() }
+
+// legal has an x for each state of a call in the record, and each stage that a handle may know of it then: the table in
+// ledgerstates.go.
+var legal = [callStages][callStates]bool{
+	//                unrecorded requested begun  in doubt closed
+	callUnknown:   {true, true, false, true, true},
+	callInherited: {false, true, true, true, false},
+	callAwaited:   {false, true, true, true, false},
+	callReady:     {false, true, true, false, true},
+	callRunning:   {false, true, true, false, false},
+	callRan:       {false, true, true, false, false},
+	callDone:      {false, false, false, false, true},
+	callHanded:    {false, false, false, false, true},
+}
+
+// IllegalCalls are the calls of which a handle knows what it cannot know.
+func IllegalCalls(r *Run) (all []string) {
+	r.ledger.do(func(l *ledger) {
+		for key := range l.calls.calls {
+			if v := l.call(key); !legal[v.stage][v.state] {
+				all = append(all, fmt.Sprintf("%+v: stage %d, state %d", key, v.stage, v.state))
+			}
+		}
+	})
+	return all
+}

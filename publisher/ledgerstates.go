@@ -1,6 +1,49 @@
 package publisher
 
-// callStage is the knowledge that a handle has of one call, in addition to the run's record.
+import "github.com/waymarkio/waymark/schema"
+
+// callState is the state of a call in the run's record. The fold moves it; a handle only reads it.
+type callState int
+
+const (
+	// callUnrecorded: the record has no such call.
+	callUnrecorded callState = iota
+	// callRequested: it is recorded, and has not begun.
+	callRequested
+	// callBegun: it may run, or have run, in the epoch of the record.
+	callBegun
+	// callInDoubt: it was begun before a takeover, and its outcome is unknown.
+	callInDoubt
+	// callClosed: it has an outcome, or was settled or abandoned.
+	callClosed
+
+	callStates = iota
+)
+
+// stateOf is the state of a call with this entry among the open calls, nil for none. recorded: the run has the call.
+func stateOf(open *schema.OpenCall, recorded bool) callState {
+	switch {
+	case open == nil && !recorded:
+		return callUnrecorded
+	case open == nil:
+		return callClosed
+	case open.InDoubt:
+		return callInDoubt
+	case open.Requested:
+		return callRequested
+	}
+	return callBegun
+}
+
+// callStage is the knowledge that a handle has of one call, in addition to the run's record. These go together:
+//
+//	             unrecorded  requested  begun  in doubt  closed
+//	unknown          x           x        -       x        x
+//	inherited        -           x        x       x        -
+//	awaited          -           x        x       x        -
+//	ready            -           x        x       -        x    late evidence closed it
+//	running, ran     -           x        x       -        -    a pure or idempotent call runs as requested
+//	done, handed     -           -        -       -        x
 type callStage int
 
 const (
@@ -16,8 +59,8 @@ const (
 	callRunning
 	// callRan: its tool ran here, and the outcome is not durable yet.
 	callRan
-	// callClosed: it is closed, and no caller of this handle has its outcome.
-	callClosed
+	// callDone: it is closed, and no caller of this handle has its outcome.
+	callDone
 	// callHanded: it is closed, and its caller has the outcome. The model may use the id for another call.
 	callHanded
 
@@ -59,13 +102,13 @@ const (
 // here.
 var callSteps = [callStages][callEvents]callStage{
 	//              taken over     recorded     allowed      rerun        by other     begins       returns      over        by other    superseded  delivered
-	callUnknown:   {callInherited, callReady, callReady, callReady, callReady, callRunning, callUnknown, callHanded, callClosed, callHanded, callHanded},
-	callInherited: {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callInherited, callHanded, callClosed, callHanded, callHanded},
-	callAwaited:   {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callAwaited, callHanded, callClosed, callHanded, callHanded},
-	callReady:     {callReady, callReady, callReady, callReady, callReady, callRunning, callReady, callHanded, callClosed, callHanded, callHanded},
-	callRunning:   {callRunning, callRunning, callRunning, callRunning, callRunning, callRunning, callRan, callHanded, callClosed, callHanded, callRunning},
-	callRan:       {callRan, callRan, callRan, callRan, callRan, callRan, callRan, callClosed, callClosed, callHanded, callHanded},
-	callClosed:    {callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callHanded, callHanded},
+	callUnknown:   {callInherited, callReady, callReady, callReady, callReady, callRunning, callUnknown, callHanded, callDone, callHanded, callHanded},
+	callInherited: {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callInherited, callHanded, callDone, callHanded, callHanded},
+	callAwaited:   {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callAwaited, callHanded, callDone, callHanded, callHanded},
+	callReady:     {callReady, callReady, callReady, callReady, callReady, callRunning, callReady, callHanded, callDone, callHanded, callHanded},
+	callRunning:   {callRunning, callRunning, callRunning, callRunning, callRunning, callRunning, callRan, callHanded, callDone, callHanded, callRunning},
+	callRan:       {callRan, callRan, callRan, callRan, callRan, callRan, callRan, callDone, callDone, callHanded, callHanded},
+	callDone:      {callDone, callDone, callDone, callDone, callDone, callDone, callDone, callDone, callDone, callHanded, callHanded},
 	callHanded:    {callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded},
 }
 

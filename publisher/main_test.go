@@ -123,6 +123,7 @@ func (w *world) requireFold(want *schema.State, run *publisher.Run) {
 	w.tb.Helper()
 	require.Equal(w.tb, want, run.State())
 	require.Zero(w.tb, want.Head.Counts.DeadLetters, "the log has events that the fold refuses")
+	require.Empty(w.tb, publisher.IllegalCalls(run))
 }
 
 // control publishes a control event, as the daemon or an operator does.

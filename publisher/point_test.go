@@ -39,8 +39,8 @@ func TestRead_AtPoint_Exact(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want.Head, head, text)
 		var got []schema.Record
-		require.NoError(t, f.EventsAt(t.Context(), "r1", point, func(r schema.Record) error {
-			got = append(got, r)
+		require.NoError(t, f.Walk(t.Context(), "r1", point, func(step *schema.Step) error {
+			got = append(got, step.Record)
 			return nil
 		}))
 		require.Len(t, got, n)

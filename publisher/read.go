@@ -70,16 +70,11 @@ func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schem
 // them as the beginning of the run at best. If damage is found meanwhile, the yielded records may not be part of the
 // repaired run; that is an [*IncompleteError], too.
 func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
-	return r.EventsAt(ctx, run, schema.Point{}, yield)
+	return r.Walk(ctx, run, schema.Point{}, func(step *schema.Step) error { return yield(step.Record) })
 }
 
-// EventsAt is [Reader.Events] up to a point of the run's history. In addition to the errors of Events it returns
-// [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
-func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
-	return r.Walk(ctx, run, point, func(step *schema.Step) error { return yield(step.Record) })
-}
-
-// Walk is [Reader.EventsAt] with the verdict on each record, and the head after it.
+// Walk is [Reader.Events] up to a point of the run's history, with the verdict on each record, and the head after it. In
+// addition to the errors of Events it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield func(*schema.Step) error) error {
 	var head schema.Head
 	var order schema.Order

@@ -183,7 +183,7 @@ func (c *callRunner) look() {
 func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {
 	for {
 		c.look()
-		if !c.known {
+		if c.state == callUnrecorded {
 			if err := c.record(ctx, turn); err != nil {
 				return ToolResult{}, err
 			}
@@ -200,14 +200,15 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 				c.open.Replay, c.stricter = policy, &c.asked
 			}
 			c.open.InDoubt = c.open.InDoubt || may && !c.open.Replay.Rerunnable()
+			c.state = stateOf(c.open, true)
 		}
 		switch {
 		case c.outcome != nil:
 			c.ran = c.outcome
 			return c.ran.result, c.ran.err
-		case c.open == nil:
+		case c.state == callClosed:
 			return c.recorded(ctx)
-		case c.open.InDoubt:
+		case c.state == callInDoubt:
 			if err := c.settleDoubt(ctx); err != nil {
 				return ToolResult{}, err
 			}
@@ -216,7 +217,7 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			// This handle ran it but did not learn its outcome.
 			return ToolResult{}, c.run.held(c.open, "")
 		}
-		if c.tool == nil && c.open.Requested {
+		if c.tool == nil && c.state == callRequested {
 			// There is no tool to allow. If the call was begun, decide about it first: it may have run.
 			return ToolResult{}, c.unknownTool(ctx)
 		}
