@@ -122,6 +122,8 @@ func (w *contentWalk) fields(path string, above []string, v reflect.Value) {
 			w.values(Content{Path: path + "/" + memberName(f), IDs: of, Name: tag == "name", Large: tag == "large"}, field)
 		case f.Type == valueType && strings.HasSuffix(f.Tag.Get("json"), ",embed"):
 			w.members(path, of, field)
+		case f.Anonymous:
+			w.fields(path, of, field)
 		default:
 			w.below(path+"/"+memberName(f), of, field)
 		}

@@ -10,7 +10,7 @@
 // ids there. It cannot be opened anywhere else. The fleet is no part of the place: a backup may be restored in a
 // fleet of another name.
 //
-// For people, [ReadableData] and the like put [Placeholder] in place of what stays encrypted. Executors write the
-// events, so refs may name any path, repeatedly, or a missing one: each part of the data is decoded once, other fields
-// stay unchanged, and unreadable data is returned as it is.
+// For people, [ReadableContent] and the like put [Placeholder] in place of content that stays encrypted. Executors write
+// the events, so refs may name any path, repeatedly, or a missing one: only content changes, and unreadable data is
+// returned as it is.
 package encryption

@@ -38,16 +38,14 @@ func Gist(e *schema.Event) string {
 	if schema.ErasedMark(e) {
 		return "the run was removed, and its id is not used again"
 	}
-	shown := *e
-	shown.Data = encryption.ReadableData(e.Data)
-	data, err := schema.ParseData(&shown)
+	data, err := schema.ParseData(e)
 	if err != nil {
 		return err.Error()
 	}
 	if data == nil {
-		return string(shown.Data)
+		return string(e.Data)
 	}
-	return Describe(data, nil).Gist
+	return Describe(encryption.ReadableContent(data), nil).Gist
 }
 
 // maxParts bounds the parts of a message on one line.
