@@ -77,17 +77,15 @@ type Daemon struct {
 	now func() time.Time
 	log zerolog.Logger
 
-	settings *Settings
-	liveRuns *liveness.LiveRuns
-	service  *service.Service
-	// heartbeats and retention are nil in a daemon that does not fold, and share also in one that runs alone.
+	settings   *Settings
+	liveRuns   *liveness.LiveRuns
+	service    *service.Service
 	heartbeats *liveness.Heartbeats
-	share      *fold.Share
-	retention  *service.RetentionWorker
+	// retention is nil in a daemon that does not fold, and share also in one that runs alone.
+	share     *fold.Share
+	retention *service.RetentionWorker
 	// activity counts the work of agents; nil in a daemon that does not fold.
 	activity *activity.Counters
-	// overdue is the overdue work of live runs, from heartbeats.
-	overdue *liveness.OverdueRuns
 	// doubted counts the shards that still repair the effects of an unclean start.
 	doubted atomic.Int64
 
@@ -127,12 +125,13 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		}
 		return nil
 	}
+	heard := nc
 	if cfg.Fold != nil {
-		d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
-		d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
+		heard = cfg.Fold.Conn()
 	}
-	d.overdue = liveness.NewOverdueRuns(d.heartbeats, d.liveRuns)
-	requests.Overdue, requests.Executors = d.overdue, liveness.NewExecutors(d.heartbeats, d.liveRuns)
+	d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, heard, d.liveRuns, now, log)
+	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
+	requests.Heartbeats = d.heartbeats
 	if d.service, err = service.New(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
 	}
@@ -152,9 +151,9 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 // if a part failed. It may be called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.settings.Run}
-	if d.heartbeats != nil {
-		parts = append(parts, d.heartbeats.Run, d.retention.Run)
+	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.heartbeats.Run, d.settings.Run}
+	if d.retention != nil {
+		parts = append(parts, d.retention.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
@@ -177,10 +176,7 @@ func (d *Daemon) Settings() *Settings { return d.settings }
 // LiveRuns are the fleet's live runs.
 func (d *Daemon) LiveRuns() *liveness.LiveRuns { return d.liveRuns }
 
-// Overdue returns the runs with overdue work: none in a daemon that does not fold.
-func (d *Daemon) Overdue() *liveness.OverdueRuns { return d.overdue }
-
-// Heartbeats are the executors' heartbeats; nil if the daemon does not fold.
+// Heartbeats are the executors' heartbeats.
 func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
 // Share spreads the shards over the replicas; nil if the daemon does not fold, or runs alone.
@@ -220,9 +216,7 @@ func (d *Daemon) change(settings schema.FleetSettings) error {
 	for _, shard := range slices.Concat(d.read, d.open) {
 		shard.Update(settings)
 	}
-	if d.heartbeats != nil {
-		d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
-	}
+	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	return nil
 }
 

@@ -66,7 +66,7 @@ type Config struct {
 	Instance string
 	// Heartbeat is the interval of the executor's heartbeats, once it has an active run or looks for one. 0 means the
 	// interval that the fleet's silence timeout requires, 3 seconds by default (schema.FleetSettings.Heartbeat). A
-	// negative duration means no heartbeats: a run is then orphaned when it is silent for as long as the fleet allows.
+	// negative duration means no heartbeats: each run is then orphaned after the fleet's silence, whatever it publishes.
 	Heartbeat time.Duration
 
 	// PublishTimeout is the deadline of one event, retries included; 0 means 10 seconds. Time while the fleet

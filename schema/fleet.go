@@ -23,7 +23,7 @@ const (
 )
 
 // Heartbeat is published by an executor on [HeartbeatSubject], over core NATS: one for all of its runs, every few
-// seconds. An accepted event is a sign of life only for an instance that does not sign its heartbeats.
+// seconds. Events are no sign of life.
 type Heartbeat struct {
 	// Executor that is alive. Required; the subject's last token.
 	Executor string `json:"executor"`
@@ -93,17 +93,6 @@ type OverdueData struct {
 	Executor string `json:"executor"`
 	Instance string `json:"instance,omitzero"`
 	Overdue
-}
-
-// AgentHeartbeats is the wildcard of heartbeats of the Synadia Agent Protocol, which count for runs whose executor is
-// the instance. No stream of ours may ever capture agents.>.
-const AgentHeartbeats = "agents.hb.*.*.*"
-
-// AgentHeartbeat has the members of a Synadia Agent Protocol heartbeat that a daemon reads. The instance counts as
-// dead after three intervals.
-type AgentHeartbeat struct {
-	InstanceID string  `json:"instance_id"`
-	IntervalS  float64 `json:"interval_s,omitzero"`
 }
 
 // Notice tells an executor over core NATS that another client wrote into a run that it has or had, so that it can

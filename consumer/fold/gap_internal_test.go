@@ -7,7 +7,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -63,7 +62,7 @@ func (r *logged) skipping(s *term, left ...int) *batch {
 	reader, err := eventlog.Follow(r.w.TB.Context(), r.w.NC, r.w.JS, r.w.Names, eventlog.FollowFrom{Run: r.Out.Run})
 	require.NoError(r.w.TB, err)
 	defer reader.Close(r.w.TB.Context(), r.w.JS)
-	b := &batch{touched: make(map[string]*run), signs: make(map[liveness.Holder]struct{})}
+	b := &batch{touched: make(map[string]*run)}
 	for i, n := 0, int(reader.Pending()); i < n; i++ {
 		got, err := reader.Next(r.w.TB.Context())
 		require.NoError(r.w.TB, err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -100,7 +99,7 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 				rec, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
 				require.True(t, found)
-				b := batch{touched: make(map[string]*run), signs: make(map[liveness.Holder]struct{})}
+				b := batch{touched: make(map[string]*run)}
 				require.NoError(t, s.take(t.Context(), &b, &message{
 					Arrived: eventlog.Arrived{Subject: w.Names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
 				}))

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
-	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
@@ -60,7 +59,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		if err := s.endRebuild(ctx); err != nil {
 			return err
 		}
-		b := batch{touched: make(map[string]*run), signs: make(map[liveness.Holder]struct{})}
+		b := batch{touched: make(map[string]*run)}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -216,8 +215,7 @@ type batch struct {
 	dead          []kvstore.DeadLetter
 	dropped       droppedLetters
 	accepted      []accepted
-	// signs of life of executors, and notices to them.
-	signs   map[liveness.Holder]struct{}
+	// notices to executors.
 	notices []notice
 	// erased are removed runs that may have remaining data; late are those with new events.
 	erased, late []string
@@ -367,9 +365,6 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterApply); err != nil {
 		return err
-	}
-	if s.cfg.Heartbeats != nil {
-		s.cfg.Heartbeats.Signs(b.signs)
 	}
 	if err := s.letters.put(ctx, b); err != nil {
 		return err

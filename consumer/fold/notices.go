@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
-	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -22,18 +21,11 @@ type notice struct {
 	schema.Notice
 }
 
-// observe applies an accepted event to its run's executor: the executor's own event is a sign of life, and a control
-// event causes a notice. had is the run's executor before the event: after a takeover, both the old and the new
-// executor get a notice.
+// observe tells a run's executor of an accepted control event. had is the run's executor before the event: after a
+// takeover, both the old and the new executor get a notice.
 func (b *batch) observe(r *run, had string, v *schema.Verdict) {
 	e := v.Event
-	if v.Kind != schema.Applied {
-		return // evidence of a fenced executor
-	}
-	if !e.IsControl() {
-		if r.head.Executor != "" {
-			b.signs[liveness.Holder{Executor: r.head.Executor, Instance: r.head.Instance}] = struct{}{}
-		}
+	if v.Kind != schema.Applied || !e.IsControl() {
 		return
 	}
 	said := schema.Notice{Run: r.id, Name: e.Name(), Position: r.head.Position}

@@ -97,7 +97,7 @@ func TestWorker_OlderCheckpoint_RunStillOrphaned(t *testing.T) {
 	x := w.olderCheckpoint()
 	nc := w.Server.Conn(t)
 	liveRuns := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, time.Now, natstest.Logger(t))
-	heartbeats := liveness.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
+	heartbeats := liveness.NewHeartbeats("default", nc, liveRuns, time.Now, natstest.Logger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var group errgroup.Group
 	group.Go(func() error { return liveRuns.Run(ctx) })

@@ -32,7 +32,7 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	log := natstest.Logger(tb)
 	w.liveRuns = liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
 	w.Live = w.liveRuns
-	w.hb = liveness.NewHeartbeats("default", w.NC, w.Clock.Now, log)
+	w.hb = liveness.NewHeartbeats("default", w.NC, w.liveRuns, w.Clock.Now, log)
 	w.Go(w.hb.Run)
 	w.Go(w.liveRuns.Run)
 	w.stop = w.fold(w.config())

@@ -69,8 +69,6 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 			require.ErrorIs(t, w.hb.executor(m), errHeartbeat)
 			forged++
 		}
-		// A run that begins in the name of the dead process, and continues.
-		w.hb.Signs(map[Holder]struct{}{{Executor: "executor-1", Instance: dead}: {}})
 	})
 	require.Equal(t, 7*25, forged)
 	lost.Becomes(schema.StatusOrphaned)
@@ -106,6 +104,7 @@ func TestHeartbeats_FloodOfNames_OrphansNoRun(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(20, func() { w.hb.beat("executor-1", "i1", beat, false) })
+	w.Clock.Forward(time.Millisecond)
 	for i := range maxInstances {
 		w.hb.beat(fmt.Sprintf("made-up-%d", i), "i1", beat, false)
 	}

@@ -1,6 +1,6 @@
 // Package liveness knows the live runs of a fleet, and which of their executors are silent.
 //
-//   - [Heartbeats]: when each executor was last seen alive.
+//   - [Heartbeats]: the executors, when each was last seen alive, and what it holds.
 //   - [LiveRuns]: the runs that have not ended, in memory, from a watch of the live index; claims are answered from it.
 //   - [Sweeper]: it writes into the log that a run's executor is gone, or that a wait has expired.
 //
@@ -9,18 +9,16 @@
 //
 // # Silent executors
 //
-// A sweeper whose shard is folded, and that receives heartbeats, goes through the live runs once a second, without a
-// timer or goroutine per run. A run that is running, or waiting with a cancel request, needs signs of life of its
-// executor: of the instance that it names, or of any if it names none. A heartbeat is one. An accepted event is a
-// sign of life only for an instance that does not sign its heartbeats. The run is orphaned after the fleet's silence
-// (10 s), or three of the executor's intervals if that is longer, or at once if the executor says that it leaves. The
-// sweeper also answers expired waits:
+// A sweeper whose shard is folded, and whose daemon receives heartbeats, goes through the live runs once a second,
+// without a timer or goroutine per run. A run that is running, or waiting with a cancel request, needs heartbeats of its
+// executor: of the instance that it names, or of any if it names none. Events are no sign of life. The run is orphaned
+// after the fleet's silence (10 s), or three of the executor's intervals if that is longer, or at once if the executor
+// says that it leaves or no longer holds the run. The sweeper also answers expired waits:
 //
 //	running ──silence──▶ read its checkpoint ──▶ run.orphaned, CAS on the event there ──▶ claimable
 //	                                                   └── another event came first: it is alive
 //
-// All silence timers reset after a change of the fold worker, a reconnect, lost heartbeats, and if the daemon itself
-// was paused, which a late tick shows. A daemon that does not fold (serve --no-fold) has live runs and answers
-// claims; it orphans none. An executor without heartbeats is known only by its events, and only to the daemon that
-// folds their shard: in a fleet of several shards, send heartbeats.
+// All silence timers reset after a reconnect, lost heartbeats, and a pause of the daemon, which a late tick shows. A
+// change of the fold worker resets none: each daemon hears all heartbeats. A daemon that does not fold (serve --no-fold)
+// has live runs and answers claims; it orphans none.
 package liveness

@@ -8,28 +8,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Executors tells which executors a fleet has, as their heartbeats and the live runs say.
-type Executors struct {
-	beats *Heartbeats
-	runs  *LiveRuns
-}
-
-// NewExecutors returns nil for a daemon that receives no heartbeats.
-func NewExecutors(beats *Heartbeats, runs *LiveRuns) *Executors {
-	if beats == nil {
-		return nil
-	}
-	return &Executors{beats, runs}
-}
-
 // leastSilence is the shortest time that counts as silence, whatever the heartbeat interval.
 const leastSilence = 500 * time.Millisecond
 
 // Fill writes the executors into a reply, those of one name with their runs. fleet is the fleet's silence.
-func (e *Executors) Fill(reply *schema.ExecutorsReply, name string, fleet time.Duration) {
-	inHand, runs := e.runs.holders(name)
-	steady, heard := e.beats.Steady()
-	lives, now := e.beats.all(name)
+func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, fleet time.Duration) {
+	inHand, runs := h.runs.holders(name)
+	steady, heard := h.Steady()
+	lives, now := h.all(name)
 	if heard {
 		reply.HeardSince = schema.FormatTime(steady)
 	}
@@ -41,12 +27,12 @@ func (e *Executors) Fill(reply *schema.ExecutorsReply, name string, fleet time.D
 	}
 	for key, l := range lives {
 		s := schema.ExecutorState{
-			Executor: l.executor, Instance: l.instance, IntervalMS: l.interval.Milliseconds(), Leaving: !l.left.IsZero(), InHand: inHand[key], Runs: runs[key],
+			Executor: l.executor, Instance: l.instance, IntervalMS: l.interval.Milliseconds(), Leaving: l.leaving, InHand: inHand[key], Runs: runs[key],
 		}
 		if !l.seen.IsZero() {
 			age := max(now.Sub(l.seen), 0)
 			ms := age.Milliseconds()
-			s.SeenMS, s.Silent = &ms, l.left.IsZero() && l.interval > 0 && age > max(l.interval+l.interval/2, leastSilence)
+			s.SeenMS, s.Silent = &ms, !l.leaving && age > max(l.interval+l.interval/2, leastSilence)
 		}
 		if s.InHand > 0 && heard {
 			left := max(later(l.seen, steady).Add(l.silence(fleet)).Sub(now), 0).Milliseconds()
@@ -93,8 +79,8 @@ func (h *Heartbeats) all(name string) (map[Holder]instanceLife, time.Time) {
 		if name != "" && executor != name {
 			continue
 		}
-		for instance, el := range own {
-			lives[Holder{executor, instance}] = *lifeOf(el)
+		for instance, l := range own {
+			lives[Holder{executor, instance}] = *l
 		}
 	}
 	return lives, h.now()

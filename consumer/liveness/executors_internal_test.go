@@ -17,9 +17,8 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	now := start
 	clock := func() time.Time { return now }
-	beats := NewHeartbeats("default", nil, clock, zerolog.Nop())
 	runs := NewLiveRuns(make([]*kvstore.Shard, 1), 3, clock, zerolog.Nop())
-	e := NewExecutors(beats, runs)
+	beats := NewHeartbeats("default", nil, runs, clock, zerolog.Nop())
 	put := func(run, executor string, status schema.Status, revision int) {
 		runs.apply(0, &kvstore.LiveEntry{
 			Run: run, Revision: schema.Revision(revision), //nolint:gosec // a small number
@@ -42,7 +41,7 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	now = now.Add(3 * time.Second)
 
 	var reply schema.ExecutorsReply
-	e.Fill(&reply, "", 10*time.Second)
+	beats.Fill(&reply, "", 10*time.Second)
 	require.Equal(t, schema.FormatTime(start), reply.HeardSince)
 	ms := func(n int64) *int64 { return &n }
 	require.Equal(t, []schema.ExecutorState{
@@ -53,14 +52,14 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	}, reply.Executors)
 
 	now = now.Add(time.Minute)
-	e.Fill(&reply, "busy", 10*time.Second)
+	beats.Fill(&reply, "busy", 10*time.Second)
 	require.Len(t, reply.Executors, 1)
 	require.Equal(t, []string{"r0", "r1", "r2"}, reply.Executors[0].Runs)
 	require.Equal(t, ms(0), reply.Executors[0].OrphanedInMS)
 
 	beats.setSteady(nil, time.Time{})
 	reply = schema.ExecutorsReply{}
-	e.Fill(&reply, "", 10*time.Second)
+	beats.Fill(&reply, "", 10*time.Second)
 	require.Empty(t, reply.HeardSince)
 	for _, s := range reply.Executors {
 		require.Nil(t, s.OrphanedInMS, "nothing is heard: no silence counts")
@@ -69,8 +68,7 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	for i := range schema.MaxExecutors + 50 {
 		beats.beat(fmt.Sprintf("e%d", i), "i", time.Second, false)
 	}
-	e.Fill(&reply, "", 10*time.Second)
+	beats.Fill(&reply, "", 10*time.Second)
 	require.Len(t, reply.Executors, schema.MaxExecutors)
 	require.Equal(t, 54, reply.More)
-	require.Nil(t, NewExecutors(nil, runs), "a daemon that does not fold hears none")
 }

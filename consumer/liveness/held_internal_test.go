@@ -19,8 +19,7 @@ import (
 // holds sends a heartbeat that lists runs.
 func (w *lifeWorld) holds(runs ...schema.HeldRun) {
 	w.TB.Helper()
-	w.hb.beat("executor-1", "i1", beat, false)
-	require.NoError(w.TB, w.hb.setHeld("executor-1", "i1", append([]schema.HeldRun{}, runs...)))
+	require.NoError(w.TB, w.hb.executor(heartbeatMsg(w.TB, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Held: append([]schema.HeldRun{}, runs...)})))
 }
 
 func TestHeartbeat_RunNoLongerHeld_OrphanedAndCounted(t *testing.T) {
@@ -61,8 +60,7 @@ func TestHeartbeat_ShortInterval_RunFreedAfterASecond(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	listsNothing := func() {
-		w.hb.beat("executor-1", "i1", 20*time.Millisecond, false)
-		require.NoError(t, w.hb.setHeld("executor-1", "i1", []schema.HeldRun{}))
+		require.NoError(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", IntervalMS: 20, Held: []schema.HeldRun{}})))
 		require.NoError(t, w.sweep(t.Context()))
 	}
 	w.Clock.Forward(answerPatience - time.Millisecond)
@@ -119,7 +117,7 @@ func TestHeartbeat_TooManyHeldRuns_Refused(t *testing.T) {
 func TestHeartbeats_HeldRunsOfAllInstances_AreBounded(t *testing.T) {
 	t.Parallel()
 	now := fleettest.Noon
-	hb := NewHeartbeats("default", nil, func() time.Time { return now }, zerolog.Nop())
+	hb := NewHeartbeats("default", nil, nil, func() time.Time { return now }, zerolog.Nop())
 	list := func(executor, instance string, runs int) *instanceLife {
 		b := schema.Heartbeat{Executor: executor, Instance: instance, Held: make([]schema.HeldRun, runs)}
 		for i := range b.Held {
@@ -151,7 +149,15 @@ func TestHeartbeats_HeldRunsOfAllInstances_AreBounded(t *testing.T) {
 	require.Equal(t, 2*schema.MaxHeld, hb.held, "instances that are gone take no room")
 }
 
-func heartbeatMsg(t *testing.T, b *schema.Heartbeat) *nats.Msg {
+// beat receives a heartbeat that lists nothing.
+func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool) {
+	b := schema.Heartbeat{Executor: executor, Instance: instance, IntervalMS: interval.Milliseconds(), Leaving: leaving}
+	if err := h.record(&b); err != nil {
+		panic(err) // it lists nothing that can be refused
+	}
+}
+
+func heartbeatMsg(t testing.TB, b *schema.Heartbeat) *nats.Msg {
 	t.Helper()
 	body, err := json.Marshal(b)
 	require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 )
 
 // setOverdue replaces the overdue work of an instance. One invalid entry refuses the whole list, and so does a lack
-// of room: the previous list stays. The heartbeat is still a sign of life.
-func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue) error {
+// of room: the previous list stays. Under h.mu.
+func (h *Heartbeats) setOverdue(l *instanceLife, list []schema.Overdue) error {
 	if len(list) > schema.MaxOverdue {
 		return fmt.Errorf("%w: %d pieces of work are overdue, at most %d", errHeartbeat, len(list), schema.MaxOverdue)
 	}
@@ -28,49 +28,29 @@ func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue
 		}
 		o.Extra = nil
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l := h.touch(executor, instance)
 	more := len(list) - len(l.overdue)
 	if more > 0 && h.overdue+more > maxOverdue {
-		return fmt.Errorf("%w: executor %s has %d pieces of overdue work, but the fleet's have %d already, at most %d", errHeartbeat, executor, len(list), h.overdue, maxOverdue)
+		return fmt.Errorf("%w: executor %s has %d pieces of overdue work, but the fleet's have %d already, at most %d", errHeartbeat, l.executor, len(list), h.overdue, maxOverdue)
 	}
 	h.overdue += more
 	l.overdue = list
 	return nil
 }
 
-// OverdueRuns returns the runs with overdue work, as their executors report. Reports about runs of other executors
-// are ignored.
-type OverdueRuns struct {
-	beats *Heartbeats
-	runs  *LiveRuns
-}
-
-// NewOverdueRuns joins the heartbeats with the live runs. Without heartbeats, and for a nil pointer, no run is
-// overdue.
-func NewOverdueRuns(beats *Heartbeats, runs *LiveRuns) *OverdueRuns { return &OverdueRuns{beats, runs} }
-
-// Of returns the overdue work of a run, the oldest first.
-func (o *OverdueRuns) Of(run string) []schema.Overdue {
-	if o == nil || o.beats == nil {
-		return nil
-	}
-	l, ok := o.runs.Get(run)
+// Overdue returns the overdue work of a run, the oldest first. Reports about runs of other executors are ignored.
+func (h *Heartbeats) Overdue(run string) []schema.Overdue {
+	l, ok := h.runs.Get(run)
 	if !ok {
 		return nil
 	}
-	return o.beats.overdueOf(&l)
+	return h.overdueOf(&l)
 }
 
-// Count counts the runs.
-func (o *OverdueRuns) Count() int {
-	if o == nil || o.beats == nil {
-		return 0
-	}
+// OverdueRuns counts the runs with overdue work.
+func (h *Heartbeats) OverdueRuns() int {
 	n := 0
-	for run := range o.beats.overdueRuns() {
-		if len(o.Of(run)) > 0 {
+	for run := range h.overdueRuns() {
+		if len(h.Overdue(run)) > 0 {
 			n++
 		}
 	}
@@ -85,9 +65,11 @@ func (h *Heartbeats) overdueRuns() map[string]struct{} {
 		return nil
 	}
 	runs := make(map[string]struct{}, h.overdue)
-	for el := h.recent.Front(); el != nil; el = el.Next() {
-		for _, o := range lifeOf(el).overdue {
-			runs[o.Run] = struct{}{}
+	for _, own := range h.executors {
+		for _, l := range own {
+			for _, o := range l.overdue {
+				runs[o.Run] = struct{}{}
+			}
 		}
 	}
 	return runs
@@ -100,11 +82,11 @@ func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for instance, el := range h.executors[l.Executor] {
+	for instance, life := range h.executors[l.Executor] {
 		if l.Instance != "" && l.Instance != instance {
 			continue
 		}
-		for _, o := range lifeOf(el).overdue {
+		for _, o := range life.overdue {
 			if o.Run == l.Run && o.Epoch == l.Epoch {
 				list = append(list, o)
 			}

@@ -28,7 +28,6 @@ func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	w := newLifeWorld(t)
 	run := w.begin("run-1", "executor-1", "i1")
 	w.begin("run-2", "executor-2", "i2")
-	overdue := NewOverdueRuns(w.hb, w.live)
 	told, err := w.NC.SubscribeSync(schema.ObservedSubject("default", schema.RunOverdue, "*"))
 	require.NoError(t, err)
 	say := func(list ...schema.Overdue) {
@@ -39,10 +38,10 @@ func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	w.pass(1, func() {
 		say(overdueTool("run-1", 1), overdueTool("run-1", 7), overdueTool("run-2", 1), overdueTool("unknown", 1))
 	})
-	require.Equal(t, []schema.Overdue{overdueTool("run-1", 1)}, overdue.Of("run-1"))
-	require.Empty(t, overdue.Of("run-2"), "it is another's")
-	require.Empty(t, overdue.Of("unknown"))
-	require.Equal(t, 1, overdue.Count())
+	require.Equal(t, []schema.Overdue{overdueTool("run-1", 1)}, w.hb.Overdue("run-1"))
+	require.Empty(t, w.hb.Overdue("run-2"), "it is another's")
+	require.Empty(t, w.hb.Overdue("unknown"))
+	require.Equal(t, 1, w.hb.OverdueRuns())
 	w.pass(3, func() { say(overdueTool("run-1", 1)) })
 	w.pass(1, func() { say(overdueTool("run-1", 1), other) })
 	require.NoError(t, w.NC.Flush())
@@ -72,12 +71,12 @@ func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	require.Equal(t, ids[0], e.ID)
 
 	say()
-	require.Empty(t, overdue.Of("run-1"))
-	require.Zero(t, overdue.Count())
+	require.Empty(t, w.hb.Overdue("run-1"))
+	require.Zero(t, w.hb.OverdueRuns())
 	say(overdueTool("run-1", 1))
 	w.pass(20, nil)
 	run.Becomes(schema.StatusOrphaned)
-	require.Eventually(t, func() bool { return overdue.Count() == 0 }, time.Minute, time.Millisecond, "its executor is gone")
+	require.Eventually(t, func() bool { return w.hb.OverdueRuns() == 0 }, time.Minute, time.Millisecond, "its executor is gone")
 }
 
 func TestOverdue_TimesInOtherZones_OldestIsFirst(t *testing.T) {
@@ -95,7 +94,7 @@ func TestOverdue_TimesInOtherZones_OldestIsFirst(t *testing.T) {
 		require.NoError(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Overdue: list})))
 	})
 	var got []string
-	for _, o := range NewOverdueRuns(w.hb, w.live).Of("run-1") {
+	for _, o := range w.hb.Overdue("run-1") {
 		got = append(got, o.Since)
 	}
 	require.Equal(t, want, got)
@@ -104,7 +103,7 @@ func TestOverdue_TimesInOtherZones_OldestIsFirst(t *testing.T) {
 func TestHeartbeats_InvalidOverdue_KeepsTheListBeforeAndIsASignOfLife(t *testing.T) {
 	t.Parallel()
 	noon := fleettest.Noon
-	hb := NewHeartbeats("default", nil, func() time.Time { return noon }, zerolog.Nop())
+	hb := NewHeartbeats("default", nil, nil, func() time.Time { return noon }, zerolog.Nop())
 	good := overdueTool("run-1", 1)
 	long, negative, timeless, nameless := good, good, good, good
 	long.Tool, negative.LimitMS, timeless.Since, nameless.Run = strings.Repeat("x", schema.MaxIdentifier+1), -1, "soon", "a b"

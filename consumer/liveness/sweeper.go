@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +22,6 @@ import (
 )
 
 const (
-	// lateTicks is the number of missed ticks after which the daemon counts as having been paused.
-	lateTicks = 3
-	// sweepsPerSilence is the smallest number of ticks per silence of a fleet.
-	sweepsPerSilence = 5
 	// sweepsAtOnce bounds the concurrent writes of a sweep.
 	sweepsAtOnce = 8
 	// sweepPatience bounds one of them.
@@ -66,8 +61,6 @@ type Deps struct {
 type SweepStats struct {
 	// Orphaned runs; Expired waits; RacesLost of both, because another event came first.
 	Orphaned, Expired, RacesLost atomic.Int64
-	// FreshGraces counts how often the silence timers were reset.
-	FreshGraces atomic.Int64
 	// Sweeps counts completed passes over the live runs.
 	Sweeps atomic.Int64
 }
@@ -75,28 +68,16 @@ type SweepStats struct {
 // Sweeper finds, tick by tick, the runs of a shard whose executor is gone or whose wait has expired, and writes that
 // into their log, after the last checkpointed event. If another event came first, there is nothing to do.
 //
-//	not ready ──caught up, index in, heartbeats heard──▶ in grace ──silence──▶ sweeping
-//	                                                        ▲                    │
-//	                                                        └──late tick, reconnect┘
-//
-// It has no timer and no goroutine per run: a tick goes through the live runs once.
+// It waits until the shard is folded, the index in, and heartbeats are heard. It has no timer and no goroutine per run: a tick goes through the live runs once.
 type Sweeper struct {
 	cfg  SweeperConfig
 	deps Deps
 	pace *rate.Limiter
 	// served is the time by the server's clock, by which waits expire.
 	served func(context.Context) (time.Time, error)
-	// machine is the machine's clock, which shows whether the daemon was paused. A test moves only the daemon's
+	// machine is the machine's clock, which shows how long a server takes to answer. A test moves only the daemon's
 	// clock.
 	machine func() time.Time
-
-	mu sync.Mutex
-	// grace is since when silence counts for executors known by their events, which only a fold worker sees; zero
-	// before the first sweep. heardSince is the same for executors with heartbeats, which a daemon receives whichever
-	// daemon folds.
-	grace, heardSince time.Time
-	// beaten is when the sweeper was last seen to run.
-	beaten time.Time
 	// waits: the previous pass found a run whose wait may expire. Only the sweep uses it.
 	waits bool
 	// told are the ids of overdue work that observers know and that still is overdue. Only the sweep uses it.
@@ -113,23 +94,6 @@ func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
 
 // Run sweeps until ctx ends.
 func (w *Sweeper) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	// Separate from the sweeps: a sweep that waits for a slow disk is no sign that the daemon was paused.
-	group.Go(func() {
-		w.everyTick(ctx, func() { w.beat() })
-	})
-	group.Go(func() {
-		w.everyTick(ctx, func() {
-			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-				// The next tick tries again, and a worker that loses the lease stops.
-				w.deps.Log.Warn().Err(err).Msg("sweep interrupted, trying again")
-			}
-		})
-	})
-	group.Wait()
-}
-
-func (w *Sweeper) everyTick(ctx context.Context, do func()) {
 	every := w.every()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -138,7 +102,10 @@ func (w *Sweeper) everyTick(ctx context.Context, do func()) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			do()
+		}
+		if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
+			// The next tick tries again, and a worker that loses the lease stops.
+			w.deps.Log.Warn().Err(err).Msg("sweep interrupted, trying again")
 		}
 		if now := w.every(); now != every {
 			every = now
@@ -150,71 +117,15 @@ func (w *Sweeper) everyTick(ctx context.Context, do func()) {
 // silence is how long an executor may be silent: the fleet's setting, else the sweeper's.
 func (w *Sweeper) silence() time.Duration { return cmp.Or(w.deps.Heartbeats.Silence(), w.cfg.Silence) }
 
-// every is the interval of the sweeps: five fit into the fleet's silence. So a pause of the daemon that its late
-// ticks do not show leaves room for a heartbeat within the silence.
-func (w *Sweeper) every() time.Duration {
-	if asked := w.deps.Heartbeats.Silence(); asked > 0 {
-		return min(w.cfg.Every, asked/sweepsPerSilence)
-	}
-	return w.cfg.Every
-}
-
-// beat records that the daemon runs. It reports false if it did not for some ticks: messages of executors may still
-// be unread, so the silence timers reset.
-func (w *Sweeper) beat() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.machine()
-	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.every()
-	w.beaten = now
-	if late {
-		w.regrace(w.deps.Now(), "the daemon was stopped or slow")
-	}
-	return !late
-}
-
-// graceFrom updates the grace from the state of the heartbeats.
-func (w *Sweeper) graceFrom(steady time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.grace.IsZero() {
-		w.regrace(w.deps.Now(), "new fold worker; executors with heartbeats are known already")
-		w.heardSince = steady
-	}
-	if steady.After(w.grace) {
-		w.regrace(steady, "heartbeats may have been missed")
-	}
-	w.heardSince = later(w.heardSince, steady)
-}
-
-// since is since when the silence of an executor counts. A new fold worker does not reset the timer of an executor
-// whose heartbeats this daemon received before.
-func (w *Sweeper) since(l *instanceLife) time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if l.unheard() {
-		return w.grace
-	}
-	return w.heardSince
-}
-
-// regrace is called under w.mu.
-func (w *Sweeper) regrace(now time.Time, why string) {
-	w.grace, w.heardSince = now, now
-	w.deps.Stats.FreshGraces.Add(1)
-	w.deps.Log.Info().Str(logkey.Reason, why).Dur("silence", w.silence()).Msg("silence timers reset")
-}
+// every is the interval of the sweeps.
+func (w *Sweeper) every() time.Duration { return w.deps.Heartbeats.every(w.cfg.Every) }
 
 // sweep is one tick.
 func (w *Sweeper) sweep(ctx context.Context) error {
-	if !w.beat() {
-		return nil
-	}
 	steady, heard := w.deps.Heartbeats.Steady()
 	if !heard || !w.deps.Ready() || !w.deps.LiveRuns.syncedShard(w.cfg.Shard) {
 		return nil
 	}
-	w.graceFrom(steady)
 	w.tellOverdue()
 	// The server's time is only read if a run waits for a limited time.
 	var served time.Time
@@ -225,7 +136,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 	waits := false
 	due := w.deps.LiveRuns.due(w.cfg.Shard, w.perTick(), func(e *entry) bool {
 		waits = waits || !e.expires.IsZero()
-		return w.gone(e) || expired(e, served)
+		return w.gone(e, steady) || expired(e, served)
 	})
 	w.waits = waits
 	var group errgroup.Group
@@ -236,10 +147,10 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 			break
 		}
 		// Waiting took time, in which the executor may have come back, or the daemon have been paused.
-		if !w.beat() || !w.deps.LiveRuns.stands(e) {
+		if steady, heard = w.deps.Heartbeats.Steady(); !heard || !w.deps.LiveRuns.stands(e) {
 			continue
 		}
-		gone := w.gone(e)
+		gone := w.gone(e, steady)
 		if !gone && !expired(e, served) {
 			continue
 		}
@@ -267,34 +178,29 @@ func attended(l *schema.Live) bool {
 	return l.Status == schema.StatusRunning || l.Status == schema.StatusWaiting && l.CancelRequested
 }
 
-// gone reports whether the run needs an executor and its own is silent for too long, or has left.
-func (w *Sweeper) gone(e *entry) bool {
+// gone reports whether the run needs an executor and its own is silent for too long, or has left, or disowns the run.
+// No heartbeat since steady was missed.
+func (w *Sweeper) gone(e *entry, steady time.Time) bool {
 	if !attended(&e.live) || e.live.Executor == "" {
 		return false
 	}
-	now := w.deps.Now()
+	since := later(e.held, steady)
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
-	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
+	if !seen {
+		return w.deps.Now().Sub(since) >= w.silence()
+	}
+	if l.names(e.live.Run, e.live.Epoch) {
+		e.named.Store(true)
+	}
+	switch {
+	case l.leaving && (e.live.Instance != "" || e.held.Before(l.seen)):
 		// It is not active any more. A process without an instance name may be a new one by now, if it got the run
 		// later.
 		return true
-	}
-	if seen && l.disowns(e) {
+	case l.disowns(e):
 		return true
 	}
-	if seen && l.names(e.live.Run, e.live.Epoch) {
-		e.named.Store(true)
-	}
-	since := e.changed
-	if seen && l.interval > 0 {
-		// Heartbeats show that it is alive. A write of another client, such as the answer to a wait, does not.
-		since = e.held
-	}
-	since = later(since, w.since(&l))
-	if seen {
-		since = later(since, l.seen)
-	}
-	return now.Sub(since) >= l.silence(w.silence())
+	return w.deps.Now().Sub(later(since, l.seen)) >= l.silence(w.silence())
 }
 
 // answerPatience is the least time that the answer to a claim may take before heartbeats disown the run: with a short
@@ -307,13 +213,13 @@ func (l *instanceLife) disowns(e *entry) bool {
 	if e.live.Instance == "" || l.held == nil || l.names(e.live.Run, e.live.Epoch) {
 		return false
 	}
-	return e.named.Load() || l.beaten.Sub(e.held) >= max(l.interval, answerPatience)
+	return e.named.Load() || l.seen.Sub(e.held) >= max(l.interval, answerPatience)
 }
 
 // heard reports whether the run's executor was seen within its silence, and neither leaves nor disowns the run.
 func (w *Sweeper) heard(e *entry) bool {
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
-	return seen && l.left.IsZero() && !l.disowns(e) && w.deps.Now().Sub(l.seen) < l.silence(w.silence())
+	return seen && l.alive(w.deps.Now(), w.silence()) && !l.disowns(e)
 }
 
 func later(a, b time.Time) time.Time {
@@ -382,11 +288,11 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
-	since := later(e.changed, w.since(&l))
+	since := e.held
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
 		since = l.seen
-		data.Unheld = !e.named.Load() && l.left.IsZero() && l.disowns(e)
+		data.Unheld = !e.named.Load() && !l.leaving && l.disowns(e)
 	}
 	data.Missed = int64(now.Sub(since) / cmp.Or(l.interval, schema.DefaultHeartbeatMS*time.Millisecond))
 	return data

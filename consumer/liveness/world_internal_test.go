@@ -42,7 +42,7 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	log := natstest.Logger(tb)
 	w.live = NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
 	w.Live = w.live
-	w.hb = NewHeartbeats("default", w.NC, w.Clock.Now, log)
+	w.hb = NewHeartbeats("default", w.NC, w.live, w.Clock.Now, log)
 	w.hb.setSteady(nil, w.Clock.Now())
 	w.Go(w.live.Run)
 	w.fold()

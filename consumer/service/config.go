@@ -34,11 +34,8 @@ type Config struct {
 	// Worker returns the fold worker of a shard in this process, nil for none. Nil means a replica that does not
 	// fold.
 	Worker func(shard int) Worker
-	// Overdue tells which runs have overdue work. Nil means a replica that hears no executors.
-	Overdue *liveness.OverdueRuns
-	// Executors are those that this replica hears. Nil means a replica that hears none: it does not answer the verb
-	// executors.
-	Executors *liveness.Executors
+	// Heartbeats are those of the fleet's executors. Nil means a replica that hears none.
+	Heartbeats *liveness.Heartbeats
 	// Settings returns the fleet's present settings. Nil means the defaults, which keep all runs.
 	Settings func() schema.FleetSettings
 	// Webhook returns the state of this replica's posts, nil if it posts nothing. Nil means a replica that posts

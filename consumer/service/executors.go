@@ -19,6 +19,6 @@ func (s *Service) executors(_ context.Context, t *task) error {
 	}
 	settings := s.cfg.Settings()
 	reply := schema.ExecutorsReply{Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(s.now()), SilenceMS: settings.Silence().Milliseconds()}
-	s.cfg.Executors.Fill(&reply, req.Executor, settings.Silence())
+	s.cfg.Heartbeats.Fill(&reply, req.Executor, settings.Silence())
 	return t.whole(&reply)
 }

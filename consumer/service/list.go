@@ -66,7 +66,7 @@ func (s *Service) list(ctx context.Context, t *task) error {
 			break
 		}
 		if !l.lines[i].Status.Terminal() {
-			l.lines[i].Overdue = len(t.svc.cfg.Overdue.Of(l.lines[i].Run))
+			l.lines[i].Overdue = len(s.cfg.Heartbeats.Overdue(l.lines[i].Run))
 		}
 		reply.Runs = append(reply.Runs, l.lines[i].RunSummary)
 		l.lines[i].passed(&place)

@@ -75,6 +75,9 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	if cfg.Heartbeats == nil {
+		cfg.Heartbeats = liveness.NewHeartbeats(cfg.Fleet, nc, live, now, log)
+	}
 	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(), now: now, liveRuns: live,

@@ -15,11 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
-	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -532,7 +530,6 @@ func TestService_NoReplySubject_ChangesNothing(t *testing.T) {
 func FuzzRequests(f *testing.F) {
 	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Timeout = 2 * time.Second
-		c.Executors = liveness.NewExecutors(liveness.NewHeartbeats("default", nil, time.Now, zerolog.Nop()), liveness.NewLiveRuns(nil, 0, time.Now, zerolog.Nop()))
 	})
 	w.Fold(fold.Config{})
 	x := w.aRun("run-1", 1, 10)

@@ -39,7 +39,7 @@ type endpoint struct {
 }
 
 func (s *Service) endpoints() []*endpoint {
-	list := []*endpoint{
+	return []*endpoint{
 		{verb: schema.VerbRecover, request: "RecoverRequest", answer: "RecoverReply", count: &s.stats.Recovers, serve: s.recover},
 		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
 		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
@@ -55,13 +55,8 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
+		{verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: s.executors},
 	}
-	if s.cfg.Executors != nil { // who hears none does not answer
-		list = append(list, &endpoint{
-			verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: s.executors,
-		})
-	}
-	return list
 }
 
 // metadata describes the endpoint to tools that discover it.

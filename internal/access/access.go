@@ -108,7 +108,6 @@ func grants(fleet string, shards int) []grant {
 	verbs(decidingVerbs, true)
 	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
 
-	add(service, schema.AgentHeartbeats, Executor, Operator)
 
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
 	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
@@ -233,7 +232,7 @@ func daemonRights(fleet string, shards int) Rights {
 		},
 		Subscribe: []string{
 			InboxPrefix(Daemon) + ".>", "$SRV.>",
-			schema.SettingsSubject(fleet), schema.HeartbeatSubject(fleet, "*"), schema.AgentHeartbeats,
+			schema.SettingsSubject(fleet), schema.HeartbeatSubject(fleet, "*"),
 		},
 	}
 	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {

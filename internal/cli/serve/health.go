@@ -97,9 +97,7 @@ func (d *daemon) mendsItself() bool {
 func (d *daemon) takeLocks() {
 	d.waymark.LiveRuns().Counts()
 	d.waymark.Settings().Current()
-	if heartbeats := d.waymark.Heartbeats(); heartbeats != nil {
-		heartbeats.Alive(workerSilence)
-	}
+	d.waymark.Heartbeats().Alive(workerSilence)
 	d.waymark.Workers()
 }
 

@@ -45,9 +45,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
 	registerFleet(registry, fleet, d.Service())
-	if d.Heartbeats() != nil {
-		registerHeartbeats(registry, fleet, d.Heartbeats(), d.Overdue(), d.Settings())
-	}
+	registerHeartbeats(registry, fleet, d.Heartbeats(), d.Settings())
 	if d.Activity() != nil {
 		registry.MustRegister(newAgentMetrics(fleet, d.Activity()))
 	}
@@ -101,7 +99,6 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"expired", "Waits of runs that expired.", &s.Sweep.Expired},
 		{"races_lost", "Runs not orphaned, or waits not expired, because of a newer event.", &s.Sweep.RacesLost},
 		{"sweeps", "Completed passes over the live runs, once a second.", &s.Sweep.Sweeps},
-		{"fresh_graces", "Times that the silence timers reset.", &s.Sweep.FreshGraces},
 		{"notices", "Notices sent to executors.", &s.Notices},
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
 		{"handed_over", "Times that the shard went to another replica.", &s.HandedOver},
@@ -165,7 +162,7 @@ func registerShare(registry prometheus.Registerer, fleet string, r *fold.Share) 
 }
 
 // registerHeartbeats adds metrics of executors.
-func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, overdue *liveness.OverdueRuns, settings *consumer.Settings) {
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, settings *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	s := h.Stats()
 	registry.MustRegister(
@@ -174,7 +171,7 @@ func registerHeartbeats(registry prometheus.Registerer, fleet string, h *livenes
 			return float64(h.Alive(current.Silence()))
 		}),
 		gaugeOf("waymark_runs_overdue", "Runs with an overdue model request or tool call.", labels,
-			func() float64 { return float64(overdue.Count()) }),
+			func() float64 { return float64(h.OverdueRuns()) }),
 		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
 		counterOf("waymark_heartbeats_refused_total", "Invalid heartbeats.", labels, &s.Refused),
 		counterOf("waymark_heartbeats_lost_total", "Heartbeats dropped because they arrived faster than they were read.", labels, &s.Lost),
