@@ -138,7 +138,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	if cfg.Fold == nil {
 		return d, nil
 	}
-	d.activity = activity.New()
+	d.activity = activity.New(cfg.Fleet)
 	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
 		d.share = fold.NewShare(cfg.Name, settings.Shards, cfg.Worker.LeaseTTL, now)

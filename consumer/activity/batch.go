@@ -1,7 +1,6 @@
 package activity
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -12,8 +11,8 @@ import (
 type step struct {
 	// first and tier form the name.
 	first, tier string
-	// n is the count, or of a histogram the bits of the seconds.
-	n      uint64
+	// n is the count, or of a histogram the seconds.
+	n      float64
 	metric uint8
 	value  uint8
 	// known: the name may have a series of its own.
@@ -138,7 +137,7 @@ func tool(of string) name { return name{by: ByTool, first: of} }
 // keptSteps is the capacity that a batch keeps for the next events of its run.
 const keptSteps = 16
 
-func (w *Watch) add(m Metric, of name, value int, n uint64, known bool) {
+func (w *Watch) add(m Metric, of name, value int, n float64, known bool) {
 	if w.into.steps == nil {
 		w.into.steps = make([]step, 0, keptSteps)
 	}
@@ -152,12 +151,12 @@ func (w *Watch) count(m Metric, of name, n int64, values ...string) {
 		at, ok = m.of(values...)
 	}
 	if ok && n > 0 {
-		w.add(m, of, at, uint64(n), true)
+		w.add(m, of, at, float64(n), true)
 	}
 }
 
 func (w *Watch) observe(m Metric, of name, value int, seconds float64) {
-	w.add(m, of, value, math.Float64bits(seconds), true)
+	w.add(m, of, value, seconds, true)
 }
 
 // outcome counts the outcome of a call. ran says that the tool is known to exist.
@@ -212,7 +211,7 @@ func (w *Watch) tokens(agent name, u *schema.Usage) {
 		tokensCacheCreation: u.CacheCreationInputTokens, tokensReasoning: u.ReasoningOutputTokens,
 	} {
 		if n > 0 {
-			w.add(Tokens, agent, kind, uint64(n), true)
+			w.add(Tokens, agent, kind, float64(n), true)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // BenchmarkWatch measures the cost of counting on top of the fold of a head and its overview, per event.
 func BenchmarkWatch(b *testing.B) {
-	c := activity.New()
+	c := activity.New("default")
 	p := newRun(b, c, "run-1")
 	var log []schema.Prepared
 	p.kept = &log

@@ -1,11 +1,11 @@
 package activity
 
 import (
-	"cmp"
-	"math"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Bounds of labels.
@@ -24,8 +24,11 @@ const (
 	None = "none"
 )
 
-// longest is the maximum for observed durations: clocks of executors are not trusted.
-const longest = 7 * 24 * 3600.0
+// Bounds of what one event can add: numbers and clocks of executors are not trusted.
+const (
+	most    = 1 << 40
+	longest = 7 * 24 * 3600.0
+)
 
 // name is the owner of a count: an agent and its tier, a tool, or none.
 type name struct {
@@ -54,63 +57,60 @@ func label(s string) string {
 	return s
 }
 
-// row is the counts of one name.
-type row struct {
-	// counts by metric and place of the value.
-	counts [len(descriptions)][]uint64
-	// observed by metric and place of the value.
-	observed [len(descriptions)][]histogram
+// labels of a name, in the order of [Owner.Labels].
+func (n name) labels() []string {
+	return []string{n.first, n.tier}[:len(n.by.Labels())]
 }
 
-func newRow(by Owner) *row {
-	r := new(row)
-	for m := range descriptions {
-		d := &descriptions[m]
-		n := max(1, len(d.Values))
-		switch {
-		case d.By != by:
-		case d.Buckets == nil:
-			r.counts[m] = make([]uint64, n)
-		default:
-			r.observed[m] = make([]histogram, n)
-			for i := range r.observed[m] {
-				r.observed[m][i].buckets = make([]uint64, len(d.Buckets))
-			}
-		}
-	}
-	return r
-}
-
-// histogram counts durations. Its buckets are not cumulative.
-type histogram struct {
-	count   uint64
-	sum     float64
-	buckets []uint64
-}
-
-func (h *histogram) observe(bounds []float64, seconds float64) {
-	seconds = min(max(seconds, 0), longest)
-	h.count++
-	h.sum += seconds
-	if i, _ := slices.BinarySearch(bounds, seconds); i < len(bounds) {
-		h.buckets[i]++
-	}
-}
-
-// Counters of a daemon. They begin at 0 with the process.
+// Counters of a daemon. They begin at 0 with the process, and are a Prometheus collector.
 type Counters struct {
-	mu    sync.Mutex
-	rows  map[name]*row
+	mu sync.Mutex
+	// counters and histograms have the metrics of their kind, by their numbers.
+	counters   map[Metric]*prometheus.CounterVec
+	histograms map[Metric]*prometheus.HistogramVec
+	// shown has the names with series of their own, as their labels show them; named counts them by their owner.
+	shown map[name]name
 	named [2]int
 }
 
-// New returns counters at 0. Series without a name, and those of [Other], exist from the beginning.
-func New() *Counters {
-	return &Counters{rows: map[name]*row{
-		{by: ByFleet}:  newRow(ByFleet),
-		other(ByAgent): newRow(ByAgent),
-		other(ByTool):  newRow(ByTool),
-	}}
+// New returns the counters of a fleet at 0. Series without a name, and those of [Other], exist from the beginning.
+func New(fleet string) *Counters {
+	c := &Counters{
+		counters: make(map[Metric]*prometheus.CounterVec), histograms: make(map[Metric]*prometheus.HistogramVec), shown: make(map[name]name),
+	}
+	for m := range Metric(len(descriptions)) {
+		d := &descriptions[m]
+		labels, full, constant := slices.Concat(d.By.Labels(), d.Labels), "waymark_agent_"+d.Name, prometheus.Labels{"fleet": fleet}
+		if d.Buckets == nil {
+			c.counters[m] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: full, Help: d.Help, ConstLabels: constant}, labels)
+		} else {
+			c.histograms[m] = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: full, Help: d.Help, ConstLabels: constant, Buckets: d.Buckets}, labels)
+		}
+	}
+	for _, n := range []name{{by: ByFleet}, other(ByAgent), other(ByTool)} {
+		c.show(n)
+	}
+	return c
+}
+
+// Describe names the metrics.
+func (c *Counters) Describe(out chan<- *prometheus.Desc) {
+	for _, v := range c.counters {
+		v.Describe(out)
+	}
+	for _, v := range c.histograms {
+		v.Describe(out)
+	}
+}
+
+// Collect shows them.
+func (c *Counters) Collect(out chan<- prometheus.Metric) {
+	for _, v := range c.counters {
+		v.Collect(out)
+	}
+	for _, v := range c.histograms {
+		v.Collect(out)
+	}
 }
 
 func other(by Owner) name {
@@ -121,36 +121,59 @@ func other(by Owner) name {
 	return n
 }
 
-// row returns the counts of a name. A tool's name has its own series only once a tool has run under it: models invent
-// names.
-func (c *Counters) row(n name, known bool) *row {
-	if r := c.rows[n]; r != nil {
-		return r
+// show gives a name its series, all at 0.
+func (c *Counters) show(n name) {
+	c.shown[n] = n
+	for m := range Metric(len(descriptions)) {
+		d := &descriptions[m]
+		for value := range max(1, len(d.Values)) {
+			if labels := m.labels(n, value); d.By == n.by && d.Buckets == nil {
+				c.counters[m].WithLabelValues(labels...)
+			} else if d.By == n.by {
+				c.histograms[m].WithLabelValues(labels...)
+			}
+		}
+	}
+}
+
+// labels of a series: of the name, and of the value with this place in the description.
+func (m Metric) labels(n name, value int) []string {
+	labels := n.labels()
+	if d := &descriptions[m]; len(d.Values) > 0 {
+		labels = append(labels, d.Values[value]...)
+	}
+	return labels
+}
+
+// showing returns a name as labels show it. A tool's name has its own series only once a tool has run under it: models
+// invent names.
+func (c *Counters) showing(n name, known bool) name {
+	if shown, ok := c.shown[n]; ok {
+		return shown
 	}
 	if !known {
-		return c.rows[other(n.by)]
+		return other(n.by)
 	}
-	most, kind := MaxAgents, leftOutAgent
+	bound, kind := MaxAgents, leftOutAgent
 	if n.by == ByTool {
-		most, kind = MaxTools, leftOutTool
+		bound, kind = MaxTools, leftOutTool
 	}
-	given := name{n.by, label(n.first), n.tier}
+	given := name{by: n.by, first: label(n.first)}
 	if n.by == ByAgent {
 		given.tier = label(n.tier)
 	}
-	r := c.rows[given]
+	_, there := c.shown[given]
 	switch {
-	case r != nil && given != other(n.by):
-		return r // an empty name
-	case given.first == Other && n.first != Other, given.tier == Other && n.tier != Other, c.named[n.by] >= most:
-		c.rows[name{by: ByFleet}].counts[NamesLeftOut][kind]++
-		return c.rows[other(n.by)]
+	case there && given != other(n.by):
+		return given // an empty name
+	case given.first == Other && n.first != Other, given.tier == Other && n.tier != Other, c.named[n.by] >= bound:
+		c.counters[NamesLeftOut].WithLabelValues(NamesLeftOut.labels(name{by: ByFleet}, kind)...).Inc()
+		return other(n.by)
 	}
 	c.named[n.by]++
 	given.first, given.tier = strings.Clone(given.first), strings.Clone(given.tier) // they share memory with messages
-	r = newRow(n.by)
-	c.rows[given] = r
-	return r
+	c.show(given)
+	return given
 }
 
 // Add adds a batch to the counters, and empties it.
@@ -162,12 +185,12 @@ func (c *Counters) Add(b *Batch) {
 	defer c.mu.Unlock()
 	for i := range b.steps {
 		s := &b.steps[i]
-		r := c.row(s.name(), s.known)
-		if d := &descriptions[s.metric]; d.Buckets != nil {
-			r.observed[s.metric][s.value].observe(d.Buckets, math.Float64frombits(s.n))
+		m := Metric(s.metric)
+		labels := m.labels(c.showing(s.name(), s.known), int(s.value))
+		if descriptions[m].Buckets != nil {
+			c.histograms[m].WithLabelValues(labels...).Observe(min(max(s.n, 0), longest))
 		} else {
-			n := &r.counts[s.metric][s.value]
-			*n = min(*n+s.n, math.MaxInt64) // both were below the maximum, and their sum fits
+			c.counters[m].WithLabelValues(labels...).Add(min(s.n, most))
 		}
 	}
 	if cap(b.steps) > keptSteps {
@@ -176,62 +199,4 @@ func (c *Counters) Add(b *Batch) {
 	}
 	clear(b.steps) // they share memory with messages
 	b.steps = b.steps[:0]
-}
-
-// Series is the current value of one series.
-type Series struct {
-	Metric Metric
-	// Labels are those of the owner and of the metric, in the order of Labels in the description.
-	Labels []string
-	// N of a counter.
-	N uint64
-	// Count, Sum and Within of a histogram: Within is how many took at most each bound in seconds.
-	Count  uint64
-	Sum    float64
-	Within map[float64]uint64
-}
-
-// Series returns all series, ordered.
-func (c *Counters) Series() []Series {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []Series
-	for n, r := range c.rows {
-		for m := range descriptions {
-			d := &descriptions[m]
-			for i := range max(len(r.counts[m]), len(r.observed[m])) {
-				s := Series{Metric: Metric(m)}
-				switch n.by {
-				case ByAgent:
-					s.Labels = append(s.Labels, n.first, n.tier)
-				case ByTool:
-					s.Labels = append(s.Labels, n.first)
-				default:
-				}
-				if len(d.Values) > 0 {
-					s.Labels = append(s.Labels, d.Values[i]...)
-				}
-				if d.Buckets == nil {
-					s.N = r.counts[m][i]
-				} else {
-					s.Count, s.Sum, s.Within = r.observed[m][i].cumulated(d.Buckets)
-				}
-				all = append(all, s)
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b Series) int {
-		return cmp.Or(cmp.Compare(a.Metric, b.Metric), slices.Compare(a.Labels, b.Labels))
-	})
-	return all
-}
-
-func (h *histogram) cumulated(bounds []float64) (count uint64, sum float64, within map[float64]uint64) {
-	within = make(map[float64]uint64, len(bounds))
-	below := uint64(0)
-	for i, bound := range bounds {
-		below += h.buckets[i]
-		within[bound] = below
-	}
-	return h.count, h.sum, within
 }

@@ -14,7 +14,7 @@
 //
 // # What it must not know
 //
-// NATS, Prometheus, and how events are folded and stored.
+// NATS, and how events are folded and stored.
 //
 // # On failure
 //

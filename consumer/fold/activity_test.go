@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/activity"
@@ -15,11 +16,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// counted are the counters of agents that are not 0.
-func counted(c *activity.Counters) (lines []string) {
-	for _, s := range c.Series() {
-		if s.N > 0 {
-			lines = append(lines, fmt.Sprintf("%s %s %d", activity.Descriptions()[s.Metric].Name, strings.Join(s.Labels, " "), s.N))
+// counted are the counters of agents that are not 0, with the values of their labels in the order of the labels' names.
+func counted(tb testing.TB, c *activity.Counters) (lines []string) {
+	tb.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	require.NoError(tb, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if n := m.GetCounter().GetValue(); n > 0 {
+				line := strings.TrimPrefix(f.GetName(), "waymark_agent_")
+				for _, l := range m.GetLabel() {
+					if l.GetName() != "fleet" {
+						line += " " + l.GetValue()
+					}
+				}
+				lines = append(lines, fmt.Sprintf("%s %.0f", line, n))
+			}
 		}
 	}
 	return lines
@@ -29,7 +43,7 @@ func counted(c *activity.Counters) (lines []string) {
 func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first, second := activity.New(), activity.New()
+	first, second := activity.New("default"), activity.New("default")
 	_, stop := w.Fold(fold.Config{Activity: first})
 	x := w.Writer("run-1")
 	x.Start()
@@ -37,9 +51,9 @@ func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	last := x.TurnOf(10)
 	w.Await("both turns", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
 	stop()
-	want := counted(first)
+	want := counted(t, first)
 	require.Contains(t, want, "runs_started_total agent-1 none 1")
-	require.Contains(t, want, "turns_ended_total agent-1 none completed 2")
+	require.Contains(t, want, "turns_ended_total agent-1 completed none 2")
 
 	_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
@@ -48,10 +62,10 @@ func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	last = x.TurnOf(10)
 	w.Await("a turn behind the loss", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
 	require.Greater(t, f.Stats().Applied.Load(), int64(9), "all of it was folded again")
-	behind := []string{"turns_ended_total agent-1 none completed 1", "tool_calls_total read returned 1"}
-	require.Eventually(t, func() bool { return len(counted(second)) > 0 }, time.Minute, time.Millisecond)
-	require.Equal(t, behind, counted(second))
-	require.Equal(t, want, counted(first))
+	behind := []string{"tool_calls_total returned read 1", "turns_ended_total agent-1 completed none 1"}
+	require.Eventually(t, func() bool { return len(counted(t, second)) > 0 }, time.Minute, time.Millisecond)
+	require.Equal(t, behind, counted(t, second))
+	require.Equal(t, want, counted(t, first))
 }
 
 // Events whose checkpoint was not put are folded again by the next worker; the others are not.
@@ -61,7 +75,7 @@ func TestActivity_WorkerDiesAroundThePuts_IsCountedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			counters := activity.New() // as of two terms of one daemon
+			counters := activity.New("default") // as of two terms of one daemon
 			subject := "$KV." + w.Names.CheckpointBucket() + "." + key
 			tap := &foldtest.Tap{Prefixes: []string{subject}}
 			w.FoldTapped(fold.Config{Holder: "worker-1", Activity: counters}, tap)
@@ -78,9 +92,9 @@ func TestActivity_WorkerDiesAroundThePuts_IsCountedOnce(t *testing.T) {
 			w.Fold(fold.Config{Holder: "worker-2", Activity: counters})
 			last = max(last, x.TurnOf(10))
 			w.Await("both turns", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
-			want := []string{"runs_started_total agent-1 none 1", "turns_ended_total agent-1 none completed 2", "tool_calls_total read returned 2"}
-			require.Eventually(t, func() bool { return slices.Equal(want, counted(counters)) }, time.Minute, time.Millisecond, "%q", want)
-			require.Equal(t, want, counted(counters))
+			want := []string{"runs_started_total agent-1 none 1", "tool_calls_total returned read 2", "turns_ended_total agent-1 completed none 2"}
+			require.Eventually(t, func() bool { return slices.Equal(want, counted(t, counters)) }, time.Minute, time.Millisecond, "%q", want)
+			require.Equal(t, want, counted(t, counters))
 		})
 	}
 }

@@ -105,7 +105,7 @@ type Config struct {
 // withDefaults returns the configuration with every default filled in.
 func (c Config) withDefaults() Config {
 	if c.Activity == nil {
-		c.Activity = activity.New()
+		c.Activity = activity.New(c.Fleet)
 	}
 	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)

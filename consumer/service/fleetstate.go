@@ -117,7 +117,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Overdue: s.cfg.Heartbeats.OverdueRuns()},
-		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
+		Recovery: s.stats.Recovery.last(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Webhook != nil {
 		reply.Webhook = s.cfg.Webhook()

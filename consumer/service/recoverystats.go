@@ -1,79 +1,47 @@
 package service
 
 import (
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// recoveryBounds are the upper bounds of the buckets of [RecoveryStats].
-var recoveryBounds = []time.Duration{
-	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
-	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
-	2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
-}
-
 // RecoveryStats counts answered takeovers by duration: from the request's arrival to the last reply, with view events
 // at the client's pace. It may be read at any time.
 type RecoveryStats struct {
-	mu      sync.Mutex
-	buckets []int64
-	count   int64
-	sum     time.Duration
-	last    time.Duration
-	lastAt  time.Time
-	lastRun string
+	// Took has their durations.
+	Took prometheus.Histogram
+
+	mu    sync.Mutex
+	state schema.FleetRecovery
+}
+
+func newRecoveryStats(fleet string) RecoveryStats {
+	return RecoveryStats{Took: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:        "waymark_fleet_recovery_duration_seconds",
+		Help:        "Takeovers, from the request's arrival to the last reply; with content at the client's pace.",
+		ConstLabels: prometheus.Labels{"fleet": fleet},
+		Buckets:     []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+	})}
 }
 
 // observe counts one takeover.
 func (r *RecoveryStats) observe(run string, began, ended time.Time) {
 	took := max(ended.Sub(began), 0)
+	r.Took.Observe(took.Seconds())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.buckets == nil {
-		r.buckets = make([]int64, len(recoveryBounds))
+	r.state = schema.FleetRecovery{
+		Count: r.state.Count + 1, LastMS: float64(took.Microseconds()) / 1000, LastRun: run, LastAt: schema.FormatTime(ended),
 	}
-	if i, _ := slices.BinarySearch(recoveryBounds, took); i < len(recoveryBounds) {
-		r.buckets[i]++
-	}
-	r.count++
-	r.sum += took
-	r.last, r.lastAt, r.lastRun = took, ended, run
 }
 
-// Histogram returns the number of takeovers, the sum of their durations in seconds, and how many took at most each
-// bound.
-func (r *RecoveryStats) Histogram() (count uint64, sum float64, within map[float64]uint64) {
+// last is the part of the verb fleet's answer about them.
+func (r *RecoveryStats) last() schema.FleetRecovery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	within = make(map[float64]uint64, len(recoveryBounds))
-	below := int64(0)
-	for i, bound := range recoveryBounds {
-		if r.buckets != nil {
-			below += r.buckets[i]
-		}
-		within[bound.Seconds()] = uint64(below) //nolint:gosec // a count
-	}
-	return uint64(r.count), r.sum.Seconds(), within //nolint:gosec // a count
-}
-
-// Last returns the duration of the last takeover, and when it ended; the zero time before the first.
-func (r *RecoveryStats) Last() (took time.Duration, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last, r.lastAt
-}
-
-// state is the part of the verb fleet's answer about them.
-func (r *RecoveryStats) state() schema.FleetRecovery {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.count == 0 {
-		return schema.FleetRecovery{}
-	}
-	return schema.FleetRecovery{
-		Count: r.count, LastMS: float64(r.last.Microseconds()) / 1000, LastRun: r.lastRun, LastAt: schema.FormatTime(r.lastAt),
-	}
+	return r.state
 }

@@ -45,8 +45,8 @@ var codes = []schema.Code{
 	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodeNotAcknowledged,
 }
 
-func newStats() *Stats {
-	s := &Stats{errors: make(map[schema.Code]*atomic.Int64, len(codes))}
+func newStats(fleet string) *Stats {
+	s := &Stats{Recovery: newRecoveryStats(fleet), errors: make(map[schema.Code]*atomic.Int64, len(codes))}
 	for _, code := range codes {
 		s.errors[code] = new(atomic.Int64)
 	}

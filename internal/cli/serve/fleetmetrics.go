@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -117,43 +116,4 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value(s), append([]string{shard}, v.labels...)...)
 		}
 	}
-}
-
-// recoveryMetrics show the takeovers that this daemon answered.
-type recoveryMetrics struct {
-	stats                  *service.RecoveryStats
-	took, last, lastFinish *prometheus.Desc
-}
-
-func newRecoveryMetrics(fleet string, stats *service.RecoveryStats) *recoveryMetrics {
-	labels := prometheus.Labels{"fleet": fleet}
-	return &recoveryMetrics{
-		stats: stats,
-		took: prometheus.NewDesc("waymark_fleet_recovery_duration_seconds",
-			"Takeovers, from the request's arrival to the last reply; with content at the client's pace.", nil, labels),
-		last: prometheus.NewDesc("waymark_fleet_last_recovery_duration_seconds",
-			"Duration of the last takeover; 0 before the first.", nil, labels),
-		lastFinish: prometheus.NewDesc("waymark_fleet_last_recovery_timestamp_seconds",
-			"End of the last takeover, in seconds since 1970; 0 before the first.", nil, labels),
-	}
-}
-
-// Describe names the metrics.
-func (m *recoveryMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.took
-	out <- m.last
-	out <- m.lastFinish
-}
-
-// Collect shows them.
-func (m *recoveryMetrics) Collect(out chan<- prometheus.Metric) {
-	n, sum, within := m.stats.Histogram()
-	out <- prometheus.MustNewConstHistogram(m.took, n, sum, within)
-	took, at := m.stats.Last()
-	ended := 0.0
-	if !at.IsZero() {
-		ended = float64(at.UnixNano()) / float64(time.Second)
-	}
-	out <- prometheus.MustNewConstMetric(m.last, prometheus.GaugeValue, took.Seconds())
-	out <- prometheus.MustNewConstMetric(m.lastFinish, prometheus.GaugeValue, ended)
 }

@@ -44,10 +44,10 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
-	registerFleet(registry, fleet, d.Service())
+	registry.MustRegister(newFleetMetrics(fleet, d.Service().State), d.Service().Stats().Recovery.Took)
 	registerHeartbeats(registry, fleet, d.Heartbeats(), d.Settings())
 	if d.Activity() != nil {
-		registry.MustRegister(newAgentMetrics(fleet, d.Activity()))
+		registry.MustRegister(d.Activity())
 	}
 	if d.Share() != nil {
 		registerShare(registry, fleet, d.Share())
@@ -223,11 +223,6 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 			ConstLabels: prometheus.Labels{"fleet": fleet, "code": string(code)},
 		}, func() float64 { return float64(s.Errors()[code]) }))
 	}
-}
-
-// registerFleet adds metrics of the whole fleet and of its recoveries.
-func registerFleet(registry prometheus.Registerer, fleet string, s *service.Service) {
-	registry.MustRegister(newFleetMetrics(fleet, s.State), newRecoveryMetrics(fleet, &s.Stats().Recovery))
 }
 
 // registerConnection adds the state of a NATS connection.
