@@ -179,9 +179,6 @@ func (d *Daemon) LiveRuns() *liveness.LiveRuns { return d.liveRuns }
 // Heartbeats are the executors' heartbeats.
 func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
-// Share spreads the shards over the replicas; nil if the daemon does not fold, or runs alone.
-func (d *Daemon) Share() *fold.Share { return d.share }
-
 // Activity counts the work of agents, from folded events; nil if the daemon does not fold.
 func (d *Daemon) Activity() *activity.Counters { return d.activity }
 

@@ -331,7 +331,6 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 			}
 		}
 	case schema.Duplicate:
-		s.stats.Duplicates.Add(1)
 	case schema.Skipped:
 		if schema.ErasedMark(v.Event) {
 			if err := s.erase(ctx, b, r, v.Event); err != nil {

@@ -52,19 +52,6 @@ func NewShare(name string, shards int, ttl time.Duration, now func() time.Time) 
 	return &Share{name: name, step: ttl / shareSteps, patience: ttl, now: now, holders: make([]string, shards), gave: make([]time.Time, shards)}
 }
 
-// Replicas counts the replicas that hold a shard, and this one.
-func (s *Share) Replicas() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	others := make(map[string]struct{})
-	for _, holder := range s.holders {
-		if holder != "" && holder != s.name {
-			others[holder] = struct{}{}
-		}
-	}
-	return len(others) + 1
-}
-
 // delay is how long a free lease is left to other replicas.
 func (s *Share) delay(shard int) time.Duration {
 	if s == nil {

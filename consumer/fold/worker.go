@@ -27,8 +27,8 @@ import (
 type Stats struct {
 	// Events folded, accepted or not, without replays; Replayed are those read again.
 	Events, Replayed atomic.Int64
-	// Applied events, and duplicates.
-	Applied, Duplicates atomic.Int64
+	// Applied events.
+	Applied atomic.Int64
 	// DeadLetters stored, and rejected events without one, because their run had too many.
 	DeadLetters, DeadLettersDropped atomic.Int64
 	// Checkpoints put.
@@ -65,8 +65,6 @@ type Stats struct {
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
 	Position atomic.Uint64
-	// HandedOver counts how often the shard was released to another replica.
-	HandedOver atomic.Int64
 	// Boundaries accepted, and those followed by a checkpoint, without the counts of earlier workers.
 	Boundaries, Covered atomic.Int64
 	// Completed, ByTool, Limited and SummedUp count ends of runs; see [schema.FoldTotals].
@@ -180,7 +178,6 @@ func (f *Worker) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // the term was told to end
 		}
 		if errors.Is(err, errRebalanced) {
-			f.stats.HandedOver.Add(1)
 			continue
 		}
 		f.stats.Failures.Add(1)

@@ -62,9 +62,9 @@ func (c *Config) purges() bool { return c.After > 0 }
 type Stats struct {
 	// Purges of a run, the events removed from the log, and their bytes (headers and data).
 	Purges, Events, Bytes atomic.Int64
-	// ProofsFailed counts the proofs that found events not sealed; PutOff the purges that were tried again; Relieved
-	// the times that a nearly full log was relieved without waiting.
-	ProofsFailed, PutOff, Relieved atomic.Int64
+	// ProofsFailed counts the proofs that found events not sealed; Relieved the times that a nearly full log was
+	// relieved without waiting.
+	ProofsFailed, Relieved atomic.Int64
 }
 
 // Deps are the dependencies of a purger. All are required.
@@ -348,7 +348,6 @@ func (p *Purger) purgeRun(ctx context.Context, e entry, piece int64) (events int
 				Msg("sealed events could not be proven complete, run not purged")
 			again, e.failed = true, true
 		default:
-			p.deps.Stats.PutOff.Add(1)
 			p.deps.Log.Debug().Err(err).Str(logkey.Run, e.run).Msg("purge postponed")
 			again = true
 		}

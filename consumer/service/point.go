@@ -53,7 +53,6 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 			return err
 		}
 	}
-	s.stats.Points.Add(1)
 	reply := schema.GetReply{
 		Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: append([]schema.Gap{}, m.Head.Gaps...), Segments: r.Segments,
 		Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard,

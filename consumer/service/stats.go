@@ -13,8 +13,6 @@ type Stats struct {
 	reader.Stats
 	// Requests received, by verb.
 	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
-	// Replies sent, the last empty ones included, and their bytes.
-	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.
 	Takeovers, Continued atomic.Int64
 	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the run of an earlier try. ClaimsEmpty found
@@ -23,8 +21,6 @@ type Stats struct {
 	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsYielded, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
-	// Points are answers with a run at a point of its history.
-	Points atomic.Int64
 	// ClientsGone did not receive or acknowledge their replies.
 	ClientsGone atomic.Int64
 	// Working and Queued requests now; Streaming answers now.

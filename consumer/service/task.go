@@ -143,12 +143,7 @@ func (t *task) send(kind string, body []byte, ack string) error {
 		Subject: t.reply, Reply: ack, Data: body,
 		Header: nats.Header{schema.HeaderReply: {strconv.Itoa(t.sent)}, schema.HeaderKind: {kind}},
 	}
-	if err := t.svc.nc.PublishMsg(msg); err != nil {
-		return err
-	}
-	t.svc.stats.Replies.Add(1)
-	t.svc.stats.ReplyBytes.Add(int64(len(body)))
-	return nil
+	return t.svc.nc.PublishMsg(msg)
 }
 
 // answer sends the answer, as JSON.
@@ -208,10 +203,7 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	}})
 	if err != nil {
 		s.log.Debug().Err(err).Msg("error reply not sent")
-		return
 	}
-	s.stats.Replies.Add(1)
-	s.stats.ReplyBytes.Add(int64(len(body)))
 }
 
 // logRefusal logs a wrong request.

@@ -19,7 +19,6 @@ type fleetMetrics struct {
 	state func(context.Context) *schema.FleetReply
 	of    []shardMetric
 	ok    *prometheus.Desc
-	info  *prometheus.Desc
 }
 
 // shardMetric is one value of a shard.
@@ -40,7 +39,6 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	m := &fleetMetrics{
 		state: state,
 		ok:    desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the shard has no other metrics."),
-		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease as label; empty if none does.", "worker"),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
 		m.of = append(m.of, shardMetric{desc(name, help), prometheus.GaugeValue, value, nil})
@@ -52,15 +50,10 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
 	gauge("waiting_age_seconds", "Age of the oldest event accepted but not yet checkpointed; 0 if there is none.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
-	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
-	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
 	gauge("log_bytes", "Bytes in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogBytes) })
-	gauge("log_messages", "Messages in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogMessages) })
 	gauge("quota_bytes", "Size of the log for executors; 0 is unlimited.", func(s *schema.ShardState) float64 { return float64(s.QuotaBytes) })
 	gauge("segments_bytes", "Bytes of segments kept now.", func(s *schema.ShardState) float64 { return float64(s.SegmentBytes) })
 	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
-	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all folded events.",
-		func(s *schema.ShardState) float64 { return s.Totals.Amplification() })
 	gauge("checkpoint_coverage_ratio", "Share of the boundaries, folded or waiting, that are checkpointed; 1 means all.",
 		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
 	counter("boundaries_total", "Boundaries folded and accepted, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
@@ -72,7 +65,6 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	counter("events_total", "Events folded, accepted or not, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Events })
 	counter("payload_bytes_total", "Bytes of the bodies of folded events.", func(s *schema.ShardState) int64 { return s.Totals.PayloadBytes })
 	counter("checkpoint_puts_total", "Checkpoints put.", func(s *schema.ShardState) int64 { return s.Totals.Checkpoints })
-	counter("segment_puts_total", "Segments sealed.", func(s *schema.ShardState) int64 { return s.Totals.Segments })
 	stored := desc("stored_bytes_total", "Bytes stored for folded events, in one replica, by part: log, segments, checkpoints.", "part")
 	for part, value := range map[string]func(*schema.FoldTotals) int64{
 		"log":         func(t *schema.FoldTotals) int64 { return t.LogBytes },
@@ -91,7 +83,6 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 // Describe names the metrics.
 func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.ok
-	out <- m.info
 	for i := range m.of {
 		out <- m.of[i].desc
 	}
@@ -110,7 +101,6 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		out <- prometheus.MustNewConstMetric(m.ok, prometheus.GaugeValue, 1, shard)
-		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1, shard, s.Worker)
 		for j := range m.of {
 			v := &m.of[j]
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value(s), append([]string{shard}, v.labels...)...)

@@ -49,9 +49,6 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	if d.Activity() != nil {
 		registry.MustRegister(d.Activity())
 	}
-	if d.Share() != nil {
-		registerShare(registry, fleet, d.Share())
-	}
 }
 
 // registerWebhook adds the counters of posts.
@@ -74,44 +71,21 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		n          *atomic.Int64
 	}{
 		{"events", "Events folded, accepted or not.", &s.Events},
-		{"events_replayed", "Events folded again after a restart or a lost race.", &s.Replayed},
 		{"events_applied", "Events accepted into the state of their run.", &s.Applied},
-		{"events_duplicate", "Duplicates of stored events.", &s.Duplicates},
 		{"dead_letters", "Events rejected and kept with the reason.", &s.DeadLetters},
 		{"dead_letters_dropped", "Events rejected and not kept: their run has too many dead letters.", &s.DeadLettersDropped},
-		{"boundaries", "Boundaries accepted.", &s.Boundaries},
-		{"boundaries_checkpointed", "Boundaries covered by a checkpoint.", &s.Covered},
 		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
-		{"segments", "Segments sealed.", &s.Segments},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
 		{"checkpoints_unstored", "Checkpoints that fit no message and were not put: a defect (a recovery has all events).", &s.Unstored},
-		{"seals_refused", "Seals deferred by a full or failing bucket.", &s.SealsRefused},
-		{"purges", "Purges of sealed events of a run.", &s.Purge.Purges},
-		{"purged_events", "Sealed events purged from the log.", &s.Purge.Events},
 		{"purged_bytes", "Bytes of purged events, headers and data.", &s.Purge.Bytes},
 		{"proofs_failed", "Purges refused: the events were not proven to be sealed.", &s.Purge.ProofsFailed},
-		{"purges_put_off", "Failed purges that were retried.", &s.Purge.PutOff},
-		{"relieved", "Immediate purges of a nearly full log.", &s.Purge.Relieved},
-		{"live_puts", "Entries put into the live index.", &s.LivePuts},
-		{"live_mended", "Entries of the live index that were wrong.", &s.LiveMended},
-		{"live_conflicts", "Entries rewritten before they were erased.", &s.LiveConflicts},
 		{"orphaned", "Runs orphaned: their executor was gone.", &s.Sweep.Orphaned},
-		{"expired", "Waits of runs that expired.", &s.Sweep.Expired},
-		{"races_lost", "Runs not orphaned, or waits not expired, because of a newer event.", &s.Sweep.RacesLost},
-		{"sweeps", "Completed passes over the live runs, once a second.", &s.Sweep.Sweeps},
-		{"notices", "Notices sent to executors.", &s.Notices},
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
-		{"handed_over", "Times that the shard went to another replica.", &s.HandedOver},
-		{"batches", "Batches committed.", &s.Batches},
-		{"conflicts", "Lost races against another fold worker.", &s.Conflicts},
 		{"regressions", "Times that the log regressed.", &s.Regressions},
-		{"rebuilds", "Runs folded again from the log.", &s.Rebuilds},
 	} {
 		registry.MustRegister(counterOf("waymark_fold_"+c.name+"_total", c.help, labels, c.n))
 	}
 	registry.MustRegister(
-		gaugeOf("waymark_fold_position", "Stream sequence up to which the shard is folded.", labels,
-			func() float64 { return float64(s.Position.Load()) }),
 		gaugeOf("waymark_fold_leading", "1 while this process folds the shard.", labels,
 			func() float64 {
 				if f.Leads() {
@@ -132,16 +106,9 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"claimable", "Runs that an executor can claim.", func(c liveness.Counts) int { return c.Claimable }},
 		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
-		{"unreadable", "Unreadable entries of the live index.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}
-	registry.MustRegister(gaugeOf("waymark_live_runs_synced", "1 while the live index is followed.", labels, func() float64 {
-		if r.Synced() {
-			return 1
-		}
-		return 0
-	}))
 }
 
 // registerSettings adds metrics of the fleet's shards.
@@ -153,12 +120,6 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 			return float64(current.Shards)
 		}),
 	)
-}
-
-// registerShare adds metrics of the daemon's replicas.
-func registerShare(registry prometheus.Registerer, fleet string, r *fold.Share) {
-	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that hold a shard of the fleet, and this one.",
-		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(r.Replicas()) }))
 }
 
 // registerHeartbeats adds metrics of executors.
@@ -173,7 +134,6 @@ func registerHeartbeats(registry prometheus.Registerer, fleet string, h *livenes
 		gaugeOf("waymark_runs_overdue", "Runs with an overdue model request or tool call.", labels,
 			func() float64 { return float64(h.OverdueRuns()) }),
 		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
-		counterOf("waymark_heartbeats_refused_total", "Invalid heartbeats.", labels, &s.Refused),
 		counterOf("waymark_heartbeats_lost_total", "Heartbeats dropped because they arrived faster than they were read.", labels, &s.Lost),
 	)
 }
@@ -190,30 +150,16 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 		name, help string
 		n          *atomic.Int64
 	}{
-		{"replies", "Replies sent.", &s.Replies},
-		{"reply_bytes", "Bytes of replies.", &s.ReplyBytes},
-		{"takeovers", "Epochs opened.", &s.Takeovers},
-		{"takeovers_continued", "Repeated requests that continued the epoch they had opened.", &s.Continued},
 		{"claims_given", "Claims answered with a run.", &s.ClaimsGiven},
-		{"claims_repeated", "Claims answered with the run of an earlier try.", &s.ClaimsRepeated},
-		{"claims_empty", "Claims that found no run.", &s.ClaimsEmpty},
 		{"claims_limited", "Claims over the rate limit.", &s.ClaimsLimited},
-		{"claims_yielded", "Claims that left runs to executors with fewer active ones.", &s.ClaimsYielded},
-		{"claims_lost", "Runs already taken or unreadable when claimed.", &s.ClaimsLost},
-		{"refused", "Control events refused by compare-and-set.", &s.Refused},
-		{"barriers", "Barriers published.", &s.Barriers},
-		{"stale_answers", "Answers older than a barrier, requested again.", &s.StaleAnswers},
-		{"folds_from_scratch", "Reads without a checkpoint.", &s.FoldsFromScratch},
 		{"corrupt_checkpoints", "Corrupt checkpoints found.", &s.CorruptCheckpoints},
 		{"corrupt_segments", "Corrupt segments found.", &s.CorruptSegments},
 		{"holes", "Missing events confirmed by the leader.", &s.Holes},
 		{"regressions", "Times that the log was behind a checkpoint.", &s.Regressions},
-		{"points", "Answers with a run at a point of its history.", &s.Points},
-		{"clients_gone", "Clients that did not read their replies.", &s.ClientsGone},
 	} {
 		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))
 	}
-	for name, n := range map[string]*atomic.Int64{"working": &s.Working, "queued": &s.Queued, "streaming": &s.Streaming} {
+	for name, n := range map[string]*atomic.Int64{"working": &s.Working, "queued": &s.Queued} {
 		registry.MustRegister(gaugeOf("waymark_service_"+name, "Requests "+name+" now.", labels,
 			func() float64 { return float64(n.Load()) }))
 	}
@@ -235,9 +181,5 @@ func registerConnection(registry prometheus.Registerer, role string, nc *nats.Co
 			}
 			return 0
 		}),
-		gaugeOf("waymark_nats_reconnects", "Reconnects.", labels,
-			func() float64 { return float64(nc.Stats().Reconnects) }),
-		gaugeOf("waymark_nats_in_bytes", "Bytes received.", labels, func() float64 { return float64(nc.Stats().InBytes) }),
-		gaugeOf("waymark_nats_out_bytes", "Bytes sent.", labels, func() float64 { return float64(nc.Stats().OutBytes) }),
 	)
 }

@@ -57,7 +57,7 @@ func metricKind(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_total"):
 		return "counter"
-	case strings.HasSuffix(name, "_duration_seconds") && !strings.Contains(name, "_last_"):
+	case strings.HasSuffix(name, "_duration_seconds"):
 		return "histogram"
 	}
 	return "gauge"
