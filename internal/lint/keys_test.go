@@ -14,7 +14,6 @@ import (
 // reader without them accepts forged control events, or disagrees with the daemon.
 var keylessFolds = map[string]string{
 	"internal/harness/foldtest/writer.go":     "a fleet without keys",
-	"internal/harness/loadgen/fill.go":        "events that are made of numbers, and no control events among them",
 	"internal/harness/randomlog/draw.go":      "a fleet that is drawn without keys",
 	"publisher/waymarktest/replay.go":         "a recorded run in a file, without its fleet and its keys",
 	"tools/bench/internal/bench/case_fold.go": "a server of its own, whose connection has no key",

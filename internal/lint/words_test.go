@@ -73,7 +73,6 @@ var phrases = []phrase{
 	{"errhandover", `\berrHandOver\b`, "errRebalanced"},
 	{"errmoved", `\berrMoved\b`, "errSealedDuringRead"},
 	{"modelfold", `\bmodelfold\b`, "referencefold"},
-	{"genstore", `\bgenstore\b`, "loadgen"},
 	{"doubt.go", `(?:^|/)doubt(?:_\w+)?\.go$`, "indoubt.go"},
 	{"late.go", `(?:^|/)late(?:_\w+)?\.go$`, "lateresult.go"},
 	{"steady.go", `(?:^|/)steady(?:_\w+)?\.go$`, "reconnect.go"},

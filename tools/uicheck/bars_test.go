@@ -16,7 +16,6 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -171,8 +170,7 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 		require.NoError(t, err, "WAYMARK_UI_RUNS is a number of runs")
 	}
 	s := newSecuredScene(t)
-	cfg := loadgen.Config{Fleet: schema.DefaultFleet, Runs: runs, Live: runs / 100, Began: time.Now().Add(-time.Duration(runs) * time.Second)}
-	require.NoError(t, loadgen.Fill(t.Context(), s.js, cfg))
+	s.fill(runs)
 	s.folded()
 	// No executor drives the running ones: they are orphaned first, so that no other work disturbs the measurement.
 	reader, err := publisher.NewReader(t.Context(), publisher.Config{Conn: s.executor, Fleet: schema.DefaultFleet})
@@ -187,12 +185,6 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	})
 	b.fits()
 	b.clean()
-}
-
-// folded waits until the daemon has folded all published events.
-func (s *scene) folded() {
-	s.Helper()
-	require.NoError(s, loadgen.AwaitFolded(s.Context(), s.js, schema.DefaultFleet))
 }
 
 // heaps are the heap sizes of the page and of this process (server, daemon and inspector) after a garbage collection, in bytes.

@@ -4,14 +4,16 @@ package nemesis_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/harness/loadgen"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -42,15 +44,50 @@ func names(runs []schema.RunSummary) []string {
 	return list
 }
 
-// fill publishes generated runs, waits until they are folded, and compares some of them with their plan.
-func (w *lone) fill(tb testing.TB, runs, live, compared int) {
+// fill makes runs, one in every tenth of them live, and waits until a list has them all.
+func (w *lone) fill(tb testing.TB, runs int) {
 	tb.Helper()
-	cfg := loadgen.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	fleet, js := w.fleet(tb, "reader"), w.jetStream(tb)
-	require.NoError(tb, loadgen.Fill(tb.Context(), js, cfg))
-	require.NoError(tb, loadgen.AwaitFolded(tb.Context(), js, cfg.Fleet))
-	require.NoError(tb, loadgen.Check(tb.Context(), cfg, compared, func(ctx context.Context, run string) (*schema.Head, error) {
-		head, err := fleet.Head(ctx, run)
-		return &head, err
-	}))
+	fleet := w.fleet(tb, "generator")
+	group, ctx := errgroup.WithContext(tb.Context())
+	group.SetLimit(32)
+	for n := range runs {
+		group.Go(func() error { return generate(ctx, fleet, n) })
+	}
+	require.NoError(tb, group.Wait())
+	require.Eventually(tb, func() bool { return len(w.listed(tb, "--all")) == runs }, 10*patience, time.Second)
+}
+
+// generate makes the run of a number: one turn with a call, and an end unless it is live.
+func generate(ctx context.Context, fleet *publisher.Fleet, n int) error {
+	run, err := fleet.Start(ctx, publisher.RunSpec{
+		ID: fmt.Sprintf("gen-%08d", n), Agent: fmt.Sprintf("agent-%d", n%20), Labels: map[string]string{"team": fmt.Sprintf("team-%d", n%50)},
+	})
+	if err != nil {
+		return err
+	}
+	turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{text("user", "Look.")}})
+	if err != nil {
+		return err
+	}
+	call := publisher.ToolCall{ID: "call-1", Name: "look", Arguments: []byte(`{}`), Replay: publisher.Pure}
+	if _, err := turn.Answer(ctx, publisher.Answer{Message: text("assistant", "I look."), Calls: []publisher.ToolCall{call}}); err != nil {
+		return err
+	}
+	if _, err := turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.Result("nothing there")
+	}); err != nil {
+		return err
+	}
+	switch n % 20 {
+	case 0:
+		return nil
+	case 10:
+		return run.Wait(ctx, schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput})
+	case 3:
+		return run.End(ctx, publisher.RunEnd{Status: schema.StatusFailed, Error: &schema.Error{Type: "internal", Message: "it broke"}})
+	case 13:
+		return run.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled})
+	default:
+		return run.End(ctx, publisher.RunEnd{})
+	}
 }

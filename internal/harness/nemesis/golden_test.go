@@ -187,7 +187,7 @@ func writeGolden(t *testing.T) {
 		t.Fatalf("%s is there: golden stores are never changed", store)
 	}
 	w := newLone(t, goldenFlags...)
-	w.fill(t, 30, 6, 30)
+	w.fill(t, 30)
 	w.goldenRuns(t)
 	var runs []goldenRun
 	list := w.listed(t, "--all")

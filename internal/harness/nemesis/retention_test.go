@@ -59,9 +59,8 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 	if testbin.Full(t) {
 		runs = 10_000
 	}
-	live := runs / 10
 	w := newLone(t, "--silence", "1h")
-	w.fill(t, runs, live, 10)
+	w.fill(t, runs)
 	completed := w.listed(t, "--status", "completed", "--all")
 	require.Greater(t, len(completed), runs/10)
 	pinned, base := completed[0].Run, completed[1].Run
