@@ -24,6 +24,22 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+
+// post sends a form of a page with more fields, and returns the page behind it.
+func (b *browser) post(from, to string, fields url.Values) (int, string) {
+	b.Helper()
+	found := csrfField.FindStringSubmatch(b.page(from))
+	require.NotNil(b, found, "%s has no form", from)
+	fields.Set("csrf", found[1])
+	response, err := b.PostForm(b.url+to, fields)
+	require.NoError(b, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(b, err)
+	require.NoError(b, response.Body.Close())
+	return response.StatusCode, string(body)
+}
+
 // browser is a viewer of the pages of a command that runs.
 type browser struct {
 	*testing.T
@@ -153,7 +169,7 @@ func TestUI_OtherAddress_NeedsTLSAndAToken(t *testing.T) {
 		{"--token-file", short},
 		{"--https-cert", long, "--https-key", long},
 	} {
-		code, text := command(t, dir, append([]string{"ui", "--no-open"}, args...)...)
+		code, text := command(t, dir, append([]string{"ui"}, args...)...)
 		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)
 		require.Contains(t, text, "hint: ")
 		require.NotContains(t, text, "s3cret")

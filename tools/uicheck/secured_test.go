@@ -63,7 +63,7 @@ func newSecuredScene(t *testing.T) *scene {
 		URL  string `json:"url"`
 		Acts bool   `json:"acts"`
 	}
-	require.NoError(t, json.Unmarshal(serving(t, as(access.Observer, "ui", "--json", "--no-open")...), &line))
+	require.NoError(t, json.Unmarshal(serving(t, as(access.Observer, "ui", "--json")...), &line))
 	require.False(t, line.Acts, "an observer's pages have no buttons")
 	s.entrance = func() string { return line.URL }
 	return s

@@ -160,10 +160,6 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 			if c.Port != 0 {
 				return failure.New(failure.Usage, "omit --port, or add --embedded", "--port is for the embedded server, but %s names another one", target.Origin)
 			}
-			if c.UI {
-				return failure.New(failure.Usage, "look at that fleet with: "+a.Prompt.Command("ui")+"; or add --embedded",
-					"--ui is of the embedded server, and %s names another one", target.Origin)
-			}
 			if a.StoreKeyFile != "" {
 				return failure.New(failure.Usage, "set the key in that server's configuration, jetstream { key, cipher }, or add --embedded",
 					"--store-key-file is for the embedded server, but %s names another one", target.Origin)

@@ -15,7 +15,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/ui"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -41,8 +40,6 @@ type Cmd struct {
 	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED). Without it, sealed events are kept for 5m at least."`
 	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries here until each is accepted (WAYMARK_WEBHOOK)."`
 	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts: whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
-	UI          bool           `name:"ui" help:"Also serve the pages of waymark ui, with all rights. Embedded server only."`
-	UIListen    string         `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Loopback address of these pages (WAYMARK_UI; default: a free port)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -56,8 +53,6 @@ type Ready struct {
 	Name     string `json:"name"`
 	Embedded bool   `json:"embedded"`
 	Folding  bool   `json:"folding"`
-	// UI is the address of the pages, which lets one browser in.
-	UI string `json:"ui,omitzero"`
 }
 
 // String is one line of keys and values.
@@ -68,9 +63,6 @@ func (r Ready) String() string {
 	}
 	if r.HTTP != "" {
 		s += " http=" + r.HTTP
-	}
-	if r.UI != "" {
-		s += " ui=" + r.UI
 	}
 	return s + " fleet=" + r.Fleet
 }
@@ -96,9 +88,6 @@ func (c Cmd) Validate() error {
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
-	}
-	if err := c.checkUI(); err != nil {
-		return err
 	}
 	if (c.Webhook == "") != (c.Secret == "") {
 		return errors.New("--webhook and --webhook-secret: set both or none")
@@ -203,10 +192,6 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 			err = errors.Join(err, closeErr)
 		}
 	}()
-	address, err := c.listenUI(ctx, &open)
-	if err != nil {
-		return err
-	}
 	registry := newRegistry()
 	d, err := c.start(ctx, a, registry, &open, log)
 	switch {
@@ -220,13 +205,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 		health.shown.Store(newShown(registry, d, a.Now))
 		defer health.shown.Store(nil)
 	}
-	var pages *ui.Pages
-	if address != nil {
-		if pages, err = c.openUI(ctx, a, d, address, registry, &open, log); err != nil {
-			return d.ranOut(err)
-		}
-	}
-	return d.ranOut(c.run(ctx, a, d, health, pages, log))
+	return d.ranOut(c.run(ctx, a, d, health, log))
 }
 
 // stateInUse reports that another daemon uses the state directory. That error is more useful than the one about its port.
@@ -242,12 +221,9 @@ func (c Cmd) stateInUse(a *base.App) error {
 }
 
 // run runs everything until ctx ends or something fails.
-func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServer, pages *ui.Pages, log zerolog.Logger) error {
+func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	d.run(ctx, group, log)
-	if pages != nil {
-		group.Go(func() error { return pages.Serve(ctx) })
-	}
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -258,9 +234,6 @@ func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServ
 		if health != nil {
 			health.ready.Store(true)
 			line.HTTP = health.url()
-		}
-		if pages != nil {
-			line.UI = pages.Entrance
 		}
 		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
 		return printReady(a, line)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -22,7 +24,6 @@ import (
 // Cmd is waymark ui.
 type Cmd struct {
 	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others than loopback need --https-cert, --https-key and --token-file."`
-	NoOpen    bool   `help:"Do not open a browser."`
 	ReadOnly  bool   `help:"Show no buttons, whatever the credentials allow."`
 	NoContent bool   `help:"Hide messages, arguments, results and questions."`
 	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
@@ -39,7 +40,7 @@ The printed address works for one browser; after its use another is printed. The
 		`unless TLS and a token file are given.
 
 Examples:
-  waymark ui --read-only --no-content --no-open
+  waymark ui --read-only --no-content
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
 }
 
@@ -74,31 +75,77 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return cl.ConnectFailed(ctx, err)
 	}
-	address, err := Listen(ctx, "--listen", c.Listen, secured)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
 	if err != nil {
-		return err
+		return &failure.Error{
+			Code: failure.Unavailable, What: fmt.Sprintf("cannot listen on --listen %s: %v", c.Listen, err),
+			Hint: "choose another address, or leave --listen out for a free port", Own: true, Err: err,
+		}
+	}
+	url := "http://" + listener.Addr().String()
+	local := base.IsLoopback(listener.Addr().String())
+	if secured != nil {
+		url = "https://" + listener.Addr().String()
+		listener = tls.NewListener(listener, secured)
 	}
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
-	pages, err := New(a, address, inspector.Config{
-		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts,
-	}, Say(a))
-	if err != nil {
-		return err
+	config := inspector.Config{
+		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: local, Secure: secured != nil, Now: a.Now, Prompt: a.Prompt,
+	}
+	var pages *inspector.Inspector
+	at := url
+	entrance := func() string { return at + "/enter?t=" + pages.NewToken() }
+	if token == "" {
+		config.Used = func() { _ = a.Say(a.Stderr, "for another browser: %s", entrance()) } // a closed terminal needs none
+	}
+	if pages, err = inspector.New(config); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	if token == "" {
+		url = entrance()
 	}
 	if a.JSON {
-		err = output.Line(a.Stdout, ready{URL: pages.Entrance, Fleet: cl.Fleet, Acts: acts})
+		err = output.Line(a.Stdout, ready{URL: url, Fleet: cl.Fleet, Acts: acts})
 	} else {
-		_, err = fmt.Fprintf(a.Stdout, "waymark ui: %s\n", pages.Entrance)
-	}
-	if err == nil && !c.NoOpen {
-		var remove func()
-		remove, err = pages.Browse(ctx, a)
-		defer remove()
+		_, err = fmt.Fprintf(a.Stdout, "waymark ui: %s\n", url)
 	}
 	if err != nil {
-		return errors.Join(err, pages.Close())
+		pages.Close()
+		return errors.Join(err, listener.Close())
 	}
-	return pages.Serve(ctx)
+	return serve(ctx, pages, listener)
+}
+
+// Timeouts of the server. An event stream has a timeout for each write, not for the whole.
+const (
+	headerWithin = 5 * time.Second
+	readWithin   = 30 * time.Second
+	idleFor      = 2 * time.Minute
+	maxHeader    = 32 << 10
+)
+
+// serve serves the pages until ctx ends.
+func serve(ctx context.Context, pages *inspector.Inspector, listener net.Listener) error {
+	server := &http.Server{
+		Handler: pages, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		pages.Close()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
+		defer cancel()
+		if server.Shutdown(limit) != nil {
+			_ = server.Close() // a viewer does not read
+		}
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the pages: %w", err)
+	}
+	<-done // a person who is giving an answer still sees its result
+	return nil
 }
 
 // secrets reads the token and the certificate. It refuses an address that requires them if they are missing.
