@@ -166,7 +166,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymarkAs(t, "asked with the key", with, 0, "input", "r1")
 
 	// An answer that the run did not ask for is refused by the program, which has the key; the right one is encrypted.
-	code, text := runWith(t, with, "input", "r1", "--json-value", `{"decision":"perhaps"}`)
+	code, text := runWith(t, with, "input", "r1", "--payload", `{"decision":"perhaps"}`)
 	require.Equal(t, int(failure.Usage), code, text)
 	requireHas(t, text, "does not match the schema of run r1")
 	h.waymarkAs(t, "used with the key", with, 0, "input", "r1", "--allow", "--reason", "canaryAllowed")

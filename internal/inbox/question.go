@@ -172,7 +172,7 @@ func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 		if r.Wait.Approval() {
 			return []string{command + " --allow", command + " --deny"}
 		}
-		return []string{command + " --text TEXT", command + " --json-value JSON"}
+		return []string{command + " --text TEXT", command + " --payload JSON"}
 	case standstill.Held:
 		command := SettleCommand(p, r.Head, r.Key()) + " --how "
 		list := []string{command + "decided --result JSON", command + "abandoned"}

@@ -106,9 +106,9 @@ func TestSteps_ManyThings_BoundedEachOnce(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	require.NoError(t, printSteps(&base.App{Flags: new(base.Flags), Stderr: &stderr, Now: time.Now}, h, false))
-	require.Equal(t, `answer with: waymark input r a --json-value JSON (or --text TEXT)
-answer with: waymark input r b --json-value JSON (or --text TEXT)
-answer with: waymark input r c --json-value JSON (or --text TEXT)
+	require.Equal(t, `answer with: waymark input r a --payload JSON (or --text TEXT)
+answer with: waymark input r b --payload JSON (or --text TEXT)
+answer with: waymark input r c --payload JSON (or --text TEXT)
 see all its questions with: waymark input r
 `, stderr.String())
 }

@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -24,23 +22,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxAnswer bounds an answer that is read from a file or standard input, in bytes.
-const maxAnswer = 1 << 20
-
 // InputCmd is waymark input.
 type InputCmd struct {
-	Run_      string  `arg:"" name:"run" help:"Run id."`
-	Interrupt string  `arg:"" optional:"" help:"Id of the wait (default: the only one)."`
-	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
-	Text      *string `xor:"answer" placeholder:"TEXT" help:"The answer, as text."`
-	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer as JSON; - is standard input."`
-	Allow     bool    `xor:"answer" help:"Allow the tool call or phase."`
-	Deny      bool    `xor:"answer" help:"Deny the tool call or phase."`
-	Reason    string  `placeholder:"TEXT" help:"Reason for --allow or --deny."`
-	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: no answer comes (default: resolved)."`
-	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Event     string  `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox."`
-	RequestID string  `placeholder:"ID" help:"Id of the answer; a repeat counts once (default: a new id)."`
+	Run_         string `arg:"" name:"run" help:"Run id."`
+	Interrupt    string `arg:"" optional:"" help:"Id of the wait (default: the only one)."`
+	payloadFlags `embed:""`
+	Allow        bool   `xor:"payload" help:"Allow the tool call or phase."`
+	Deny         bool   `xor:"payload" help:"Deny the tool call or phase."`
+	Reason       string `placeholder:"TEXT" help:"Reason for --allow or --deny."`
+	Status       string `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: no answer comes (default: resolved)."`
+	By           string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Event        string `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox."`
+	RequestID    string `placeholder:"ID" help:"Id of the answer; a repeat counts once (default: a new id)."`
 }
 
 // Help is the text below the flags.
@@ -51,7 +44,7 @@ func (InputCmd) Help() string {
 Examples:
   waymark input fix-login                          show the question
   waymark input fix-login --text "use the blue one"
-  waymark input fix-login budget --json-value '{"euros":100}'
+  waymark input fix-login budget --payload '{"euros":100}'
   waymark input fix-login --deny --reason "not on a Friday"
   waymark input fix-login budget --status cancelled`
 }
@@ -104,53 +97,17 @@ func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 
 // payload is the given answer; nil if there is none.
 func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
-	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
 	switch {
-	case c.Status != schema.InputResolved && given:
+	case c.Status != schema.InputResolved && (c.Payload != nil || c.Text != nil || c.Allow || c.Deny):
 		return nil, failure.New(failure.Usage, "omit one of the two", "--status %s takes no answer", c.Status)
 	case c.Reason != "" && !c.Allow && !c.Deny:
 		return nil, failure.New(failure.Usage, "put the reason into the answer", "--reason needs --allow or --deny")
-	case c.Status != schema.InputResolved:
-		return nil, nil
 	case c.Allow, c.Deny:
 		return inbox.Decision(c.Allow, c.Reason)
 	case c.Text != nil && *c.Text == "":
-		return nil, failure.New(failure.Usage, `write an answer; for an empty text use --json-value '""'`, "--text is empty")
-	case c.Text != nil:
-		b, err := json.Marshal(*c.Text)
-		if err != nil {
-			return nil, failure.New(failure.Usage, "use --json-value or --file", "--text is not UTF-8")
-		}
-		return b, nil
-	case c.JSONValue != nil:
-		v := jsontext.Value(*c.JSONValue)
-		if !v.IsValid() {
-			return nil, failure.New(failure.Usage, `quote text to make it JSON, or use --text`, "--json-value is not JSON")
-		}
-		return v, nil
-	case c.File == "-" || c.File == "" && a.Stdin != nil && !output.IsTerminal(a.Stdin):
-		return readAnswer(a, "-", c.File == "-")
-	case c.File != "":
-		return readAnswer(a, c.File, true)
+		return nil, failure.New(failure.Usage, `write an answer; for an empty text use --payload '""'`, "--text is empty")
 	}
-	return nil, nil
-}
-
-// readAnswer reads an answer as JSON. Empty input means no answer, unless an answer was promised.
-func readAnswer(a *base.App, file string, promised bool) (jsontext.Value, error) {
-	b, err := readFile(a, file, "name the file with the answer, or answer with --text or --json-value", maxAnswer, "store it elsewhere and answer with its location")
-	if err != nil {
-		return nil, err
-	}
-	b = bytes.TrimSpace(b)
-	v := jsontext.Value(b)
-	switch {
-	case len(b) == 0 && !promised:
-		return nil, nil
-	case !v.IsValid():
-		return nil, failure.New(failure.Usage, "quote text to make it JSON, or use --text", "the answer in %s is not JSON", fileNamed(file))
-	}
-	return v, nil
+	return c.read(a)
 }
 
 // choose finds the named wait, or the run's only one.
@@ -178,7 +135,7 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 		return nil, failure.New(failure.Usage, "see how to settle it: "+p.Command("plan "+h.Run),
 			"run %s waits for the settlement of call %s, which input cannot answer", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "" && !w.Approval():
-		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is not an approval of a tool call or a phase, so it cannot be allowed or denied", w.InterruptID, h.Run)
+		return nil, failure.New(failure.Usage, "answer with --text or --payload", "%s of run %s is not an approval of a tool call or a phase, so it cannot be allowed or denied", w.InterruptID, h.Run)
 	}
 	return w, nil
 }

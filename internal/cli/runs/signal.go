@@ -5,9 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -19,12 +17,11 @@ import (
 
 // SignalCmd is waymark signal.
 type SignalCmd struct {
-	Run_    string  `arg:"" name:"run" help:"Run id."`
-	Name    string  `arg:"" help:"Subject of the message, for the agent."`
-	Payload *string `xor:"payload" placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads a file, @- standard input."`
-	Text    *string `xor:"payload" placeholder:"TEXT" help:"Content as text."`
-	ID      string  `placeholder:"ID" help:"Id of the message; a repeat counts once (default: a new id)."`
-	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Run_         string `arg:"" name:"run" help:"Run id."`
+	Name         string `arg:"" help:"Subject of the message, for the agent."`
+	payloadFlags `embed:""`
+	ID           string `placeholder:"ID" help:"Id of the message; a repeat counts once (default: a new id)."`
+	By           string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -52,9 +49,12 @@ type signalled struct {
 
 // Run sends a message to a run.
 func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
-	payload, err := c.payload(a)
+	payload, err := c.read(a)
 	if err != nil {
 		return err
+	}
+	if len(payload) > schema.MaxSignalPayload {
+		return failure.New(failure.Usage, "store it elsewhere and send its location", "the payload has %s, the limit is %s", output.Bytes(int64(len(payload))), output.Bytes(schema.MaxSignalPayload))
 	}
 	by, err := base.Sender(c.By)
 	if err != nil {
@@ -90,39 +90,4 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	return printNext(a, h, reply.Quarantined, "was notified; a model gets the message with the next turn", "gets the message")
-}
-
-// payload is the given payload; nil for none.
-func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
-	switch {
-	case c.Text != nil:
-		b, err := json.Marshal(*c.Text)
-		if err != nil {
-			return nil, failure.New(failure.Usage, "use --payload", "--text is not UTF-8")
-		}
-		return checkPayload("--text", b)
-	case c.Payload == nil:
-		return nil, nil
-	}
-	text := *c.Payload
-	if file, ok := strings.CutPrefix(text, "@"); ok {
-		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer, "store it elsewhere and send its location")
-		if err != nil {
-			return nil, err
-		}
-		text = strings.TrimSpace(string(b))
-	}
-	if v := jsontext.Value(text); !v.IsValid() {
-		return nil, failure.New(failure.Usage, "quote text to make it JSON, or use --text", "--payload is not JSON")
-	}
-	return checkPayload("--payload", []byte(text))
-}
-
-// checkPayload checks the size of a payload that a flag gave.
-func checkPayload(flag string, v jsontext.Value) (jsontext.Value, error) {
-	if len(v) > schema.MaxSignalPayload {
-		return nil, failure.New(failure.Usage, "store it elsewhere and send its location", "%s has %s, the limit is %s", flag, output.Bytes(int64(len(v))),
-			output.Bytes(schema.MaxSignalPayload))
-	}
-	return v, nil
 }

@@ -95,7 +95,7 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 		return []string{"allow the phase with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
 	// The placeholder is not valid JSON, and a shell refuses the parenthesis.
-	return []string{"answer with: " + command + " --json-value JSON (or --text TEXT)"}
+	return []string{"answer with: " + command + " --payload JSON (or --text TEXT)"}
 }
 
 // settleSteps say how a person settles a call: one line for each choice, as for answers. Before a takeover the call is
