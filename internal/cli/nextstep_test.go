@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -176,57 +175,6 @@ func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
 		require.Equal(t, int(failure.Usage), code, stderr)
 		require.NotContains(t, stdout+stderr, "geheim", address)
 	}
-}
-
-// namedFlag finds a flag behind the program's name.
-var namedFlag = regexp.MustCompile(`--[a-z][a-z-]*`)
-
-// TestDocs_NamedFlags_Exist looks for commands of this program in the pages: each flag that stands behind one is a flag of that command.
-func TestDocs_NamedFlags_Exist(t *testing.T) {
-	t.Parallel()
-	parser, err := newParser(new(cli), func(string) string { return "" }, os.Stderr, os.Stderr)
-	require.NoError(t, err)
-	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
-	require.NoError(t, err)
-	pages = append(pages, filepath.Join("..", "..", "README.md"), filepath.Join("..", "..", "deploy", "README.md"))
-	command := regexp.MustCompile("(?:^|[`(/ ])waymark ([^`|;#&>]*)")
-	found := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		require.NoError(t, err)
-		whole := regexp.MustCompile(`\\\n\s*`).ReplaceAllString(string(text), " ")
-		for line := range strings.Lines(whole) {
-			for _, m := range command.FindAllStringSubmatch(line, -1) {
-				node, flags := parser.Model.Node, map[string]bool{}
-				add := func(n *kong.Node) {
-					for _, f := range n.Flags {
-						flags["--"+f.Name] = true
-					}
-				}
-				add(node)
-				for word := range strings.FieldsSeq(m[1]) {
-					for _, child := range node.Children {
-						if child.Name == word && child.Type == kong.CommandNode {
-							node = child
-							add(node)
-							break
-						}
-					}
-				}
-				if node == parser.Model.Node {
-					continue // prose
-				}
-				if node.DefaultCmd != nil {
-					add(node.DefaultCmd)
-				}
-				for _, flag := range namedFlag.FindAllString(m[1], -1) {
-					found++
-					require.True(t, flags[flag], "%s: %s is no flag of waymark %s:\n%s", filepath.Base(page), flag, commandPath(node), line)
-				}
-			}
-		}
-	}
-	require.Greater(t, found, 100)
 }
 
 // Several streams can be wrong at once: each has a line, and one hint mends all of them.
