@@ -179,12 +179,7 @@ type Rights struct {
 	Publish, Subscribe []string
 }
 
-// RightsOf returns the rights of a role in a fleet with a number of shards. A larger number than exists is harmless.
-func RightsOf(role Role, fleet string, shards int) Rights {
-	return Account{Fleet: fleet, Shards: shards}.Rights(role)
-}
-
-// Rights returns the rights of a role.
+// Rights returns the rights of a role. More shards than exist are harmless.
 func (a Account) Rights(role Role) Rights {
 	if role == Daemon {
 		return daemonRights(a.Fleet, a.Shards)

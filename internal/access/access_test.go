@@ -73,7 +73,7 @@ func TestPermissions_Roles_LeastPrivilege(t *testing.T) {
 	n := schema.NamesOf("f", 0)
 	publish := map[access.Role][]string{}
 	for _, role := range access.Roles() {
-		r := access.RightsOf(role, "f", 1)
+		r := access.Account{Fleet: "f", Shards: 1}.Rights(role)
 		publish[role] = r.Publish
 		for _, list := range [][]string{r.Publish, r.Subscribe} {
 			for _, subject := range list {
@@ -161,7 +161,7 @@ func TestPermissions_EveryVerb_Granted(t *testing.T) {
 	require.NoError(t, err)
 	verbs := regexp.MustCompile(`\bVerb[A-Z]\w* = "(\w+)"`).FindAllStringSubmatch(string(source), -1)
 	require.Greater(t, len(verbs), 9)
-	operator, daemon := access.RightsOf(access.Operator, "f", 1), access.RightsOf(access.Daemon, "f", 1)
+	operator, daemon := access.Account{Fleet: "f", Shards: 1}.Rights(access.Operator), access.Account{Fleet: "f", Shards: 1}.Rights(access.Daemon)
 	for _, verb := range verbs {
 		require.Contains(t, operator.Publish, schema.ServiceSubject(verb[1], "f", "*"))
 		require.Contains(t, daemon.Subscribe, schema.ServiceSubject(verb[1], "f", "*"))

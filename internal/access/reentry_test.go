@@ -113,9 +113,9 @@ func startFleet(t *testing.T, fleet string, shards, nodes int) *fleetServer {
 	f.spy = f.connect(t, f.servers[0], nats.UserInfo("spy", "spy"))
 	f.provision(t, fleet, shards)
 	// One subscription for each pattern, because a message shows another subject than the one it was routed by.
-	patterns := slices.Clone(access.RightsOf(access.Daemon, fleet, shards).Publish)
+	patterns := slices.Clone(access.Account{Fleet: fleet, Shards: shards}.Rights(access.Daemon).Publish)
 	for _, role := range access.Roles() {
-		for _, pattern := range slices.Concat(access.RightsOf(role, fleet, shards).Publish, access.RightsOf(role, fleet, shards).Subscribe) {
+		for _, pattern := range slices.Concat(access.Account{Fleet: fleet, Shards: shards}.Rights(role).Publish, access.Account{Fleet: fleet, Shards: shards}.Rights(role).Subscribe) {
 			patterns = append(patterns, strings.Replace(pattern, access.APIPrefix, "$JS.API.", 1))
 		}
 	}
@@ -260,7 +260,7 @@ func askAllWithEveryReply(t *testing.T, role access.Role, nodes int) {
 	f := startFleet(t, fleet, shards, nodes)
 	targets := replyTargets(fleet, shards)
 	require.Greater(t, len(targets), 100)
-	rights := access.RightsOf(role, fleet, shards)
+	rights := access.Account{Fleet: fleet, Shards: shards}.Rights(role)
 	for _, srv := range f.servers {
 		nc := f.as(t, role, srv)
 		// Once each subject is answered, the servers know each other's subscriptions.
@@ -311,7 +311,7 @@ func askAllWithEveryReply(t *testing.T, role access.Role, nodes int) {
 func replyTargets(fleet string, shards int) []string {
 	targets := []string{"tools.x", "_INBOX_operator.x", schema.NamesOf(fleet, 0).EventSubject(schema.BarrierRun)}
 	for _, role := range access.Roles() {
-		for _, pattern := range access.RightsOf(role, fleet, shards).Publish {
+		for _, pattern := range (access.Account{Fleet: fleet, Shards: shards}).Rights(role).Publish {
 			if api, ok := strings.CutPrefix(pattern, access.APIPrefix); ok {
 				targets = append(targets, literal("$JS.API."+api))
 			}

@@ -135,7 +135,7 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	require.NoError(t, json.Unmarshal(found.Data, &service))
 	require.Greater(t, len(service.Endpoints), 8)
 	for _, endpoint := range service.Endpoints {
-		require.Contains(t, access.RightsOf(access.Operator, fleet, 1).Publish, endpoint.Subject)
+		require.Contains(t, access.Account{Fleet: fleet, Shards: 1}.Rights(access.Operator).Publish, endpoint.Subject)
 	}
 
 	// An operator decides.
