@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
@@ -188,14 +190,14 @@ func (s *Inspector) trouble(w http.ResponseWriter, r *http.Request, err error) {
 
 // cached is a value that is read again after a time. The zero value is empty.
 type cached[T any] struct {
+	reads singleflight.Group
+
 	mu    sync.Mutex
 	value T
 	err   error
 	at    time.Time
 	// took is the duration of the last read.
 	took time.Duration
-	// busy is closed at the end of the read in progress; nil if there is none.
-	busy chan struct{}
 	// forgotten counts calls of forget: the result of an earlier read is dropped.
 	forgotten int
 }
@@ -203,47 +205,38 @@ type cached[T any] struct {
 // get returns the value, and reads it again if it is older than old. A slow value is read less often. After patience it
 // returns the older value; ok is false if there is none.
 func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) (T, error)) (value T, ok bool, err error) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for {
-		busy := c.begin(old, read)
-		if busy == nil {
-			break
-		}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for waits := true; waits && !c.recent(old); { // it may be forgotten while it is read
 		select {
-		case <-busy:
-			continue // it may have been forgotten meanwhile
-		case <-timer.C:
+		case <-c.reads.DoChan("", func() (any, error) { c.fill(read); return nil, nil }):
+		case <-late.C:
+			waits = false
 		}
-		break
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value, !c.at.IsZero(), c.err
 }
 
-// begin starts a read unless one is in progress or the value is recent. The returned channel is closed at its end.
-func (c *cached[T]) begin(old time.Duration, read func(context.Context) (T, error)) chan struct{} {
+func (c *cached[T]) recent(old time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.busy != nil || time.Since(c.at) <= max(old, 10*c.took) {
-		return c.busy
+	return time.Since(c.at) <= max(old, 10*c.took)
+}
+
+func (c *cached[T]) fill(read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(context.Background(), readWithin)
+	defer cancel()
+	c.mu.Lock()
+	forgotten, began := c.forgotten, time.Now()
+	c.mu.Unlock()
+	value, err := read(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forgotten == forgotten {
+		c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
 	}
-	done, forgotten := make(chan struct{}), c.forgotten
-	c.busy = done
-	go func() {
-		defer close(done)
-		ctx, cancel := context.WithTimeout(context.Background(), readWithin)
-		defer cancel()
-		began := time.Now()
-		value, err := read(ctx)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.busy = nil; c.forgotten == forgotten {
-			c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
-		}
-	}()
-	return done
 }
 
 // peek returns the latest value without reading it, if it is recent.

@@ -29,26 +29,24 @@ import (
 
 // needs caches the things that need a person, and the counts of the fleet.
 type needs struct {
-	cached cached[*found]
+	cached cached[*inbox.Found]
 	fleet  cached[*schema.FleetReply]
 	// known is the last known number of things.
 	known atomic.Int64
 }
 
-type found struct{ inbox.Found }
-
 // needsOld is the age at which the things are read again.
 const needsOld = time.Second
 
-func (n *needs) get(s *Inspector, patience time.Duration) (*found, bool, error) {
-	return n.cached.get(needsOld, patience, func(ctx context.Context) (*found, error) {
+func (n *needs) get(s *Inspector, patience time.Duration) (*inbox.Found, bool, error) {
+	return n.cached.get(needsOld, patience, func(ctx context.Context) (*inbox.Found, error) {
 		list, err := inbox.Gather(ctx, s.Fleet, schema.ListRequest{}, inbox.MayNeedPerson, true)
 		if err != nil {
 			return nil, err
 		}
 		list.Reasons = slices.DeleteFunc(list.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
 		n.known.Store(int64(len(list.Reasons)))
-		return &found{list}, nil
+		return &list, nil
 	})
 }
 
@@ -105,7 +103,7 @@ func (s *Inspector) thingsOf(list []standstill.Reason) []thing {
 	return things
 }
 
-func (s *Inspector) things(f *found, most int) []thing {
+func (s *Inspector) things(f *inbox.Found, most int) []thing {
 	return s.thingsOf(f.Reasons[:min(len(f.Reasons), most)])
 }
 

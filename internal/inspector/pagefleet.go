@@ -15,6 +15,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
@@ -39,7 +40,7 @@ var listed = []schema.Status{
 type fleetBody struct {
 	Counts *schema.FleetReply
 	Oldest string
-	Needs  *found
+	Needs  *inbox.Found
 	Strip  []thing
 	// NeedsUnknown says why the strip is missing.
 	NeedsUnknown      string
