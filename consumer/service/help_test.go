@@ -56,7 +56,7 @@ func newServiceWorldOn(tb testing.TB, server *natstest.Server, changes ...setup)
 	tb.Helper()
 	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), World: &foldtest.World{
 		TB: tb, Server: server, NC: server.Conn(tb), Fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
-		Names: schema.NamesOf("default", 0), Heard: make(chan *schema.Checkpoint, 1<<14),
+		Names: schema.NamesOf("default", 0),
 	}}
 	w.JS = foldtest.JetStream(tb, w.NC)
 	cfg := service.Config{}

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// World is a provisioned fleet on a real server, with an ear on the republished checkpoints.
+// World is a provisioned fleet on a real server.
 type World struct {
 	TB     testing.TB
 	Server *natstest.Server
@@ -27,34 +27,19 @@ type World struct {
 	Fleet  kvstore.FleetConfig
 	Shard  *kvstore.Shard
 	Names  schema.Names
-	Heard  chan *schema.Checkpoint
 }
 
-// New makes a world of shard 0 of the fleet default, with settings of its own.
-func New(tb testing.TB) *World {
-	tb.Helper()
-	return NewOf(tb, kvstore.FleetConfig{Fleet: "default"})
-}
-
-// NewOf makes a world of shard 0 of the fleet default.
-func NewOf(tb testing.TB, fleet kvstore.FleetConfig) *World {
+// New makes a world of shard 0 of the fleet default.
+func New(tb testing.TB, fleet kvstore.FleetConfig) *World {
 	tb.Helper()
 	server := natstest.Start(tb)
 	w := &World{
 		TB: tb, Server: server, NC: server.Conn(tb), Fleet: fleet,
-		Names: schema.NamesOf("default", 0), Heard: make(chan *schema.Checkpoint, 1<<14),
+		Names: schema.NamesOf("default", 0),
 	}
 	w.JS = JetStream(tb, w.NC)
 	w.Provision()
 	w.Shard = w.Open("tester")
-	sub, err := w.NC.Subscribe("waymark.checkpoints.default.0.*", func(m *nats.Msg) {
-		if c, err := schema.DecodeCheckpoint(m.Data); err == nil {
-			w.Heard <- c
-		}
-	})
-	require.NoError(tb, err)
-	require.NoError(tb, w.NC.Flush())
-	tb.Cleanup(func() { _ = sub.Unsubscribe() })
 	return w
 }
 
@@ -123,34 +108,6 @@ func (w *World) Run(f *fold.Worker) func() {
 	return stop
 }
 
-// FoldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a fold worker that has stopped.
-func (w *World) FoldedTurn(payload int) (x *Writer, at schema.StreamSequence, f *fold.Worker) {
-	w.TB.Helper()
-	f, stop := w.Fold(fold.Config{})
-	x = w.Writer("run-1")
-	x.Start()
-	at = x.TurnOf(payload)
-	w.Await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	stop()
-	return x, at, f
-}
-
-// Await waits until a checkpoint satisfies the condition.
-func (w *World) Await(what string, ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
-	w.TB.Helper()
-	deadline := time.After(time.Minute)
-	for {
-		select {
-		case c := <-w.Heard:
-			if ok(c) {
-				return c
-			}
-		case <-deadline:
-			require.FailNow(w.TB, "no checkpoint in time", what)
-		}
-	}
-}
-
 // Segments decodes all segments of the run that a checkpoint counts, checks their links, and returns their records.
 func (w *World) Segments(c *schema.Checkpoint) []schema.Record {
 	w.TB.Helper()
@@ -183,37 +140,6 @@ func (w *World) LoseSegment(run string, n int) {
 	stream, err := w.JS.Stream(w.TB.Context(), "KV_"+w.Names.SegmentBucket())
 	require.NoError(w.TB, err)
 	require.NoError(w.TB, stream.Purge(w.TB.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.SegmentBucket()+"."+schema.SegmentKey(run, n))))
-}
-
-// Limit sets the message size that a bucket accepts; larger messages are not stored, as on a full disk.
-func (w *World) Limit(stream string, size int32) {
-	w.TB.Helper()
-	s, err := w.JS.Stream(w.TB.Context(), stream)
-	require.NoError(w.TB, err)
-	config := s.CachedInfo().Config
-	config.MaxMsgSize = size
-	_, err = w.JS.UpdateStream(w.TB.Context(), config)
-	require.NoError(w.TB, err)
-}
-
-// Subjects sets the subjects of a bucket.
-func (w *World) Subjects(stream string, subjects ...string) {
-	w.TB.Helper()
-	s, err := w.JS.Stream(w.TB.Context(), stream)
-	require.NoError(w.TB, err)
-	config := s.CachedInfo().Config
-	config.Subjects = subjects
-	_, err = w.JS.UpdateStream(w.TB.Context(), config)
-	require.NoError(w.TB, err)
-}
-
-// AwaitPassed waits until the watermark has passed everything that was published.
-func (w *World) AwaitPassed(at uint64) {
-	w.TB.Helper()
-	require.Eventually(w.TB, func() bool {
-		mark, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
-		return err == nil && uint64(mark.Position.Stream) >= at
-	}, time.Minute, time.Millisecond)
 }
 
 // Hasty is the configuration of a fold worker that seals early and purges at once.
