@@ -47,8 +47,8 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
-		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default",
-	}, subjects, "a replica that hears no executors does not answer the verb executors")
+		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default",
+	}, subjects)
 }
 
 func TestConfig_Invalid_NamesField(t *testing.T) {
