@@ -31,11 +31,8 @@ type Watermark struct {
 	Worker string `json:"folder"`
 	// Updated is its time by the fold worker's clock, RFC 3339. It is for people; no code decides by it.
 	Updated string `json:"updated,omitzero"`
-	// Totals of folded events, each counted once; up to the position, or to CountedThrough if set.
+	// Totals of folded events up to the position.
 	Totals schema.FoldTotals `json:"totals,omitzero"`
-	// CountedThrough is beyond the position while a fold worker folds events again that were counted before. An event
-	// on a sequence below it that damage freed is not counted.
-	CountedThrough schema.StreamSequence `json:"counted_through,omitzero"`
 	// RebuildTo is the end that the log had when a fold worker began to fold the shard again from the beginning of the
 	// log; 0 once that is folded. Until then checkpoints and indexes may lack runs, or have those of another log.
 	RebuildTo schema.StreamSequence `json:"rebuild_to,omitzero"`

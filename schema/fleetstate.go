@@ -1,9 +1,8 @@
 package schema
 
-// FoldTotals counts what was folded and stored in a shard, since its watermark was first put or lost. The fold worker
-// keeps it in the watermark, so that it survives a restart. Events and their bytes count once, however often a crash
-// makes the worker fold them again. Of puts and boundaries, a crash can lose the counts of one batch. Bytes are those
-// of one copy, as JetStream counts them.
+// FoldTotals counts what was folded and stored in a shard, since its log was last folded from the beginning. The fold
+// worker keeps it in the watermark, so that it survives a restart. A crash can lose the counts of one batch. Bytes are
+// those of one copy, as JetStream counts them.
 type FoldTotals struct {
 	// Events folded, accepted or not.
 	Events int64 `json:"events"`

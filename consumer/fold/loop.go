@@ -292,14 +292,12 @@ func (s *term) take(ctx context.Context, b *batch, a *message) error {
 // takeOf folds a message of a run into the batch.
 func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 	id, had := r.id, r.head.Executor
+	fresh := a.Record.Stream > s.doubted // otherwise an earlier term counted it
 	s.watch.Before(&r.head, &r.overview)
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
 		s.stats.Replayed.Add(1)
-		if at := a.Record.Stream; at <= r.loaded && at > s.mark.Position.Stream && !s.totals.counted(at) {
-			s.totals.add(&a.Arrived)
-		}
 		b.last = a.prepared.Position()
 		if r.dirty {
 			b.touched[id] = r // folded again, from segments with this event
@@ -320,10 +318,10 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		answer, _ := v.Data.(*schema.TurnAnsweredData)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, v.Begun, answer, v.Calls, r.turns})
 		b.observe(r, had, &v)
-		if !s.totals.counted(a.Record.Stream) {
+		if fresh {
 			s.watch.Accepted(&r.did, &r.head, &v, r.turns, &r.alone)
 		}
-		if v.Boundary && !s.totals.counted(a.Record.Stream) {
+		if v.Boundary && fresh {
 			s.stats.Boundaries.Add(1)
 			r.uncovered++
 			if end, ok := v.Data.(*schema.RunEndedData); ok {
@@ -338,19 +336,13 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 			}
 		}
 	}
-	s.measure(a)
+	if fresh {
+		s.stats.measure(&a.Arrived)
+	}
 	r.touched = s.now()
 	b.touched[id] = r
 	b.last = r.head.Position
 	return nil
-}
-
-// measure counts an event that was folded, and once only in the totals.
-func (s *term) measure(a *message) {
-	s.stats.measure(&a.Arrived)
-	if s.totals.counted(a.Record.Stream) {
-		s.totals.leaveOut(&a.Arrived)
-	}
 }
 
 // sealsAtOnce bounds the runs that are sealed concurrently; each has its own tail in memory, below 1 MiB.
@@ -467,7 +459,7 @@ func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
 	next.Safe = s.safeMark.position(s.now())
-	s.totals.at(&next, s.stats.totals())
+	next.Totals = s.totals.with(s.stats.totals())
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 	if err != nil {
 		return lost(fmt.Errorf("watermark: %w", err))

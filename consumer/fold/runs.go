@@ -69,7 +69,6 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		// The log may still deliver the events of that checkpoint; until then they are missing.
 		r.noteLost(&c.Head)
 	}
-	r.loaded = max(r.head.Position.Stream, r.segments.Last.Stream)
 	s.cache.add(r)
 	return r, nil
 }

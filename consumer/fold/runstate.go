@@ -45,8 +45,6 @@ type run struct {
 	quarantined bool
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
-	// loaded is the run's last event when it was loaded into memory.
-	loaded schema.StreamSequence
 	// unstored: the last checkpoint could not be stored.
 	unstored bool
 	// uncovered counts the boundaries accepted since the last checkpoint.

@@ -2,7 +2,6 @@ package fold
 
 import (
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -47,51 +46,8 @@ func (s *Stats) totals() schema.FoldTotals {
 	}
 }
 
-// totals adds the counts of one term to those of the watermark found at its begin. That watermark may be
-// ahead of the term's beginning: an unclean start of the server, a lost index, and untrusted checkpoints make the
-// term fold counted events again.
-type totals struct {
-	before, began schema.FoldTotals
-	// through is the position up to which events are in before.
-	through schema.StreamSequence
-}
-
-func countedThrough(w *kvstore.Watermark) schema.StreamSequence {
-	return max(w.Position.Stream, w.CountedThrough)
-}
-
-// begin sets the earlier counts, and the counters of the process at the start of the term.
-func (t *totals) begin(found *kvstore.Watermark, now schema.FoldTotals) {
-	t.before, t.began, t.through = found.Totals, now, countedThrough(found)
-}
-
-// counted reports whether an event is in the totals that the term began with.
-func (t *totals) counted(at schema.StreamSequence) bool { return at <= t.through }
-
-// leaveOut excludes an event that the process counts from the totals.
-func (t *totals) leaveOut(a *eventlog.Arrived) {
-	t.began.Events++
-	t.began.PayloadBytes += int64(len(a.Record.Body))
-	t.began.LogBytes += int64(a.Stored)
-}
-
-// add counts an event that the process does not count: its checkpoint was put, but no watermark, because of a crash.
-func (t *totals) add(a *eventlog.Arrived) {
-	t.before.Events++
-	t.before.PayloadBytes += int64(len(a.Record.Body))
-	t.before.LogBytes += int64(a.Stored)
-}
-
-// at sets a watermark's totals. Puts for events that were counted before are excluded.
-func (t *totals) at(w *kvstore.Watermark, now schema.FoldTotals) {
-	if w.Position.Stream <= t.through {
-		t.began = now
-		w.CountedThrough = t.through
-	} else {
-		w.CountedThrough = 0
-	}
-	w.Totals = t.with(now)
-}
+// totals adds the counts of one term to those of the watermark with which it began.
+type totals struct{ before, began schema.FoldTotals }
 
 // with returns the totals for the next watermark.
 func (t *totals) with(now schema.FoldTotals) schema.FoldTotals {

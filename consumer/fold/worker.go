@@ -256,7 +256,7 @@ type term struct {
 	rebuild bool
 	// distrust: the checkpoints may be of another log, and segments without a checkpoint, too.
 	distrust bool
-	// doubted is the watermark found by the unclean start.
+	// doubted is the position of the watermark that the term found. An unclean start begins before it.
 	doubted schema.StreamSequence
 	// passed is the last message of the log that was taken.
 	passed schema.StreamSequence
@@ -311,7 +311,6 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 		}
 		s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
 	}
-	found := s.mark
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
 		// A new shard, or a lost checkpoint bucket: it is derived and built again.
@@ -346,10 +345,7 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 	s.safeMark.begin(s.mark.Safe, s.mark.Position, f.now())
 	s.passed = s.mark.Position.Stream
 	s.setCommitted()
-	if found.Incarnation != s.incarnation {
-		found = kvstore.Watermark{} // it counts events of another log
-	}
-	s.totals.begin(&found, s.stats.totals())
+	s.totals = totals{before: s.mark.Totals, began: s.stats.totals()}
 	if err := s.beginRebuild(ctx); err != nil {
 		return nil, err
 	}

@@ -120,89 +120,32 @@ func (w *serviceWorld) putSafe(was *kvstore.Watermark) {
 	require.NoError(w.TB, err)
 }
 
-func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
+func TestTotals_NextTerm_GoOn(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
-		// stored changes the store like a crash does, given the watermark from before the last round.
-		stored func(*serviceWorld, *kvstore.Watermark)
-		change func(*fold.Config)
-		// older: the watermark found lacks the last batch, whose puts and boundaries are not counted.
-		older bool
-	}{
-		"unclean start without a safe position": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
-		"unclean start": {
-			stored: func(w *serviceWorld, was *kvstore.Watermark) {
-				w.putSafe(was)
-			},
-			change: func(cfg *fold.Config) { cfg.UncleanStart = true },
-		},
-		"checkpoints lost": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
-			require.NoError(w.TB, w.JS.DeleteKeyValue(w.TB.Context(), w.Names.CheckpointBucket()))
-		}, older: true},
-		"killed at the beginning of a rebuild": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
-			mark, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
-			require.NoError(w.TB, err)
-			mark.RebuildTo, mark.CountedThrough, mark.Position = mark.Position.Stream, mark.Position.Stream, schema.Position{}
-			_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), mark, rev)
-			require.NoError(w.TB, err)
-		}},
-		"killed between a checkpoint and the watermark": {
-			stored: func(w *serviceWorld, was *kvstore.Watermark) {
-				_, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
-				require.NoError(w.TB, err)
-				_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), *was, rev)
-				require.NoError(w.TB, err)
-			},
-			older: true,
-		},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newServiceWorld(t)
-			svc, _ := w.looking()
-			x := w.aRun("run-1", 4, 3000)
-			folded := func(change func(*fold.Config)) schema.FoldTotals {
-				cfg := smallSeals()
-				if change != nil {
-					change(&cfg)
-				}
-				_, stop := w.Fold(cfg)
-				var s schema.ShardState
-				require.Eventually(t, func() bool {
-					s = svc.State(t.Context()).Shards[0]
-					return s.Waiting == 0 && s.Position == x.Acked[len(x.Acked)-1].Stream
-				}, time.Minute, time.Millisecond)
-				stop()
-				return s.Totals
-			}
-			folded(nil)
-			was, _, err := w.Shard.Checkpoints.Watermark(t.Context())
-			require.NoError(t, err)
-			x.TurnOf(3000)
-			before := folded(nil)
-			require.EqualValues(t, len(x.Acked), before.Events)
-			if tt.stored != nil {
-				tt.stored(w, &was)
-			}
-			for range 2 { // the second begins where the first one ended
-				x.TurnOf(3000)
-				after := folded(tt.change)
-				payload := int64(0)
-				for i := range x.Acked {
-					payload += int64(len(x.Acked[i].Body))
-				}
-				require.EqualValues(t, len(x.Acked), after.Events)
-				require.Equal(t, payload, after.PayloadBytes)
-				require.Equal(t, after.Covered, after.Boundaries)
-				require.GreaterOrEqual(t, after.Checkpoints+1, before.Checkpoints)
-				if !tt.older {
-					require.Greater(t, after.Boundaries, before.Boundaries)
-					require.Greater(t, after.Checkpoints, before.Checkpoints)
-				}
-				before = after
-			}
-		})
+	w := newServiceWorld(t)
+	svc, _ := w.looking()
+	x := w.aRun("run-1", 4, 3000)
+	var before schema.FoldTotals
+	for range 3 {
+		_, stop := w.Fold(smallSeals())
+		var s schema.ShardState
+		require.Eventually(t, func() bool {
+			s = svc.State(t.Context()).Shards[0]
+			return s.Waiting == 0 && s.Position == x.Acked[len(x.Acked)-1].Stream
+		}, time.Minute, time.Millisecond)
+		stop()
+		payload := int64(0)
+		for i := range x.Acked {
+			payload += int64(len(x.Acked[i].Body))
+		}
+		after := s.Totals
+		require.EqualValues(t, len(x.Acked), after.Events)
+		require.Equal(t, payload, after.PayloadBytes)
+		require.Equal(t, after.Covered, after.Boundaries)
+		require.Greater(t, after.Boundaries, before.Boundaries)
+		require.Greater(t, after.Checkpoints, before.Checkpoints)
+		before = after
+		x.TurnOf(3000)
 	}
 }
 
