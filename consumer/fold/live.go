@@ -55,9 +55,8 @@ type liveIndex struct {
 	log   zerolog.Logger
 	// marks are delete markers that are still to be purged, oldest first. Only the folding goroutine uses them.
 	marks []liveMark
-	// compared: the index was compared with the checkpoints, when the connection had been lost so many times.
-	compared   bool
-	reconnects uint64
+	// compared: the index was compared with the checkpoints.
+	compared bool
 	// suspects are runs whose entry must be compared with their checkpoint.
 	suspects suspects
 }
@@ -192,20 +191,20 @@ func (s *suspects) take() map[string]struct{} {
 	return runs
 }
 
-// mendLive repairs the entries that a crash left: once in a term, when the log is folded; again when the connection
-// was lost, because the server may have come back with older data; and those that the sweeper suspects. Only the
-// folding goroutine may call it, or an entry put before its checkpoint would look wrong.
+// mendLive repairs the entries that a crash left: once in a term, when the log is folded (a lost connection ends the
+// term), and those that the sweeper suspects. Only the folding goroutine may call it, or an entry put before its
+// checkpoint would look wrong.
 func (s *term) mendLive(ctx context.Context) error {
 	if s.mark.RebuildTo > 0 || !s.caughtUpWithLog() {
 		return nil
 	}
 	runs := s.live.suspects.take()
-	if reconnects := s.nc.Stats().Reconnects; !s.live.compared || s.live.reconnects != reconnects {
+	if !s.live.compared {
 		wrong, err := s.live.compare(ctx)
 		if err != nil {
 			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
 		}
-		s.live.compared, s.live.reconnects = true, reconnects
+		s.live.compared = true
 		maps.Copy(wrong, runs)
 		runs = wrong
 	}
@@ -252,86 +251,48 @@ func (x *liveIndex) compare(ctx context.Context) (map[string]struct{}, error) {
 	}
 }
 
-// mend repairs a run's entry from its checkpoint, and a missing or unreadable checkpoint from the log: a run with a
-// dead executor has no next event that would do so.
+// mend repairs a run's entry, and a missing, unreadable or older checkpoint: a run with a dead executor has no next
+// event that would do so.
 func (s *term) mend(ctx context.Context, id string) error {
-	cps := s.shard.Checkpoints
-	cached := s.cache.peek(id)
-	e, err := cps.LiveOf(ctx, id)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound):
-	case err != nil:
+	e, err := s.shard.Checkpoints.LiveOf(ctx, id)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
-	case errors.Is(e.Err, schema.ErrFormat):
-		return nil // written by a later version
 	}
-	c, _, err := cps.GetFresh(ctx, id)
-	var head schema.Head
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
-		if cached, err = s.restore(ctx, id); err != nil {
-			return err
-		}
-		head = cached.head
-	case errors.Is(err, schema.ErrFormat):
-		return nil
-	case err != nil:
+	r, err := s.restore(ctx, id)
+	if err != nil {
 		return err
-	case cached != nil:
-		head = cached.head
-	case c.Incarnation != s.incarnation:
+	}
+	l := schema.LiveOf(&r.head)
+	lives := r.head.Counts.Events > 0 && r.head.InLiveIndex()
+	switch {
+	case lives && e.Live != nil && e.Live.Same(&l):
+		return nil
+	case lives:
+		r.live, r.liveRev = nil, e.Revision
+		err = s.live.put(ctx, []*run{r})
+	case e.Live != nil || e.Err != nil:
+		err = s.live.erase(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}})
+	case e.Revision != 0:
+		s.live.leaveMark(id, e.Revision) // left by a worker that did not purge it
 		return nil
 	default:
-		head = c.Head
-		if older, err := s.older(ctx, c); err != nil {
-			return err
-		} else if older {
-			if cached, err = s.restore(ctx, id); err != nil {
-				return err
-			}
-			head = cached.head
-		}
+		return nil
 	}
-	lives := head.Counts.Events > 0 && head.InLiveIndex()
-	if lives {
-		l := schema.LiveOf(&head)
-		if e.Live != nil && e.Live.Same(&l) {
-			return nil
-		}
-		revisions, err := cps.PutLive(ctx, kvstore.LivePut{Live: l, Revision: e.Revision})
-		if err != nil {
-			return lost(err)
-		}
-		if cached != nil {
-			cached.live, cached.liveRev = &l, revisions[0]
-		}
-	} else {
-		switch {
-		case e.Live != nil || e.Err != nil:
-			if err := s.live.erase(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}}); err != nil {
-				return err
-			}
-		case e.Revision != 0:
-			s.live.leaveMark(id, e.Revision) // left by a worker that did not purge it
-			return nil
-		default:
-			return nil
-		}
+	if err != nil {
+		return err
 	}
 	s.stats.LiveMended.Add(1)
 	s.log.Info().Str(logkey.Run, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
 	return nil
 }
 
-// restore folds a run again whose checkpoint is gone or unreadable, and puts it.
+// restore loads a run afresh, up to the folded position, and puts its checkpoint if it had to be folded again.
 func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	s.cache.drop(id)
-	// Up to the folded position; the fold loop folds the rest.
 	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
-	if err != nil || r.head.Counts.Events == 0 {
-		return r, err
+	if err != nil {
+		return nil, err
 	}
-	s.log.Warn().Str(logkey.Run, id).Msg("checkpoint was gone or damaged, folded from the log")
 	return r, s.store(ctx, map[string]*run{id: r})
 }
 

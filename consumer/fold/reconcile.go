@@ -110,9 +110,3 @@ func (s *term) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.St
 	beyond, err := s.sealer.sealedBeyond(ctx, c.Run, c.Segments.Count)
 	return !beyond, err
 }
-
-// older reports whether a readable checkpoint of a run that is not in memory lacks folded events; see adjoins.
-func (s *term) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
-	rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
-	return found && rec.Stream <= s.mark.Position.Stream, err
-}
