@@ -367,7 +367,7 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	sealing.SetLimit(sealsAtOnce)
 	var sealed atomic.Bool
 	for _, r := range b.touched {
-		if len(r.cuts) > 0 || r.uncut {
+		if len(r.cuts) > 0 {
 			sealing.Go(func() error {
 				had := r.segments.Count
 				err := s.sealer.seal(sealCtx, r)

@@ -38,14 +38,16 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		trusted = !unordered
 	}
 	switch {
-	case trusted:
+	case trusted && c.TailBytes < s.cfg.SealMaxBytes && c.TailEvents < s.cfg.SealMaxEvents:
 		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
 		r.enter()
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
-		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
-		s.log.Warn().Str(logkey.Run, id).Err(err).Msg("checkpoint not trusted, folding the run again")
+		// Only the fold of a long tail shows where its segments end: its bucket was full before.
+		if !trusted {
+			s.log.Warn().Str(logkey.Run, id).Err(err).Msg("checkpoint not trusted, folding the run again")
+		}
 		if c != nil {
 			r.lost = c.Lost
 		}

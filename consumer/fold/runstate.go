@@ -28,9 +28,6 @@ type run struct {
 	tail tailbuffer
 	// cuts are the ends of the next segments, in order; see [run.observe].
 	cuts []cut
-	// uncut: the loaded tail was too large to know its segment ends; the run must be folded again before it is
-	// sealed.
-	uncut bool
 	// lost are events that an earlier checkpoint had folded and that were not found again.
 	lost []schema.Gap
 	// revision of the checkpoint, 0 before the first.
@@ -112,7 +109,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 	if r.tailEvents == 0 {
 		r.tailFirst = r.head.Position
 	}
-	r.tail.add(rec, bytes, r.tailEvents == 0)
+	r.tail.add(rec, r.tailEvents == 0)
 	r.tailEvents++
 	r.tailBytes += size
 	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents
@@ -143,7 +140,7 @@ func (r *run) erase(fleet, when string) {
 	r.forget()
 	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
 	r.overview = schema.Overview{}
-	r.segments, r.cuts, r.uncut, r.refolded, r.sealed, r.lost = schema.SegmentIndex{}, nil, false, false, nil, nil
+	r.segments, r.cuts, r.refolded, r.sealed, r.lost = schema.SegmentIndex{}, nil, false, nil, nil
 	r.tailEvents, r.tailBytes, r.tailFirst = 0, 0, schema.Position{}
 	r.dirty = true
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
@@ -36,11 +35,6 @@ type sealer struct {
 // seal turns the cut part of a run's tail into segments. A full or failing bucket stops sealing, never folding: the
 // cuts stay and are tried again with the next batch.
 func (x *sealer) seal(ctx context.Context, r *run) error {
-	if r.uncut {
-		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
-			return fmt.Errorf("run %s: fold again to seal: %w", r.id, err)
-		}
-	}
 	if len(r.cuts) == 0 {
 		return nil
 	}
@@ -79,9 +73,6 @@ func (x *sealer) seal(ctx context.Context, r *run) error {
 // errTailChanged says that the log does not have the events that were folded from it.
 var errTailChanged = errors.New("the log's tail is not what was folded")
 
-// rawSegments are buffers for the frames of one segment.
-var rawSegments = sync.Pool{New: func() any { return new([]byte) }}
-
 // sealCuts stores a segment for each cut.
 func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 	for len(r.cuts) > 0 {
@@ -92,11 +83,7 @@ func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 			}
 			continue
 		}
-		raw := rawSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // the pool has no other values
-		*raw = k.frames.appendTo((*raw)[:0])
-		err := x.storeSegment(ctx, r, k.first, k, *raw)
-		rawSegments.Put(raw)
-		if err != nil {
+		if err := x.storeSegment(ctx, r, k.first, k, k.frames.frames); err != nil {
 			return err
 		}
 		k.frames.drop()
