@@ -2,7 +2,7 @@
 //
 // It owns the two ways to read a log without a consumer:
 //
-//   - [Read] and [LastOf] ask by direct get. Any replica may answer, and its answer may be stale: complete up to
+//   - [Read], [Scan] and [LastOf] ask by direct get. Any replica may answer, and its answer may be stale: complete up to
 //     some moment, and silent about later events. A caller that needs everything acknowledged before now compares
 //     the answer with a barrier, which [LastOf] can return from the same server.
 //   - [Last] and [Next] ask the stream's leader. That is fresher, but slower, and no proof either: an isolated old

@@ -13,7 +13,7 @@ var ErrNoStream = errors.New("event stream is not served")
 // ErrAnswer is returned for an answer in a form this version does not know. It quotes the answer.
 var ErrAnswer = errors.New("unexpected answer from the event stream")
 
-// ErrBroken is returned by a [Follower] that can no longer read: the connection was lost, the consumer is gone, or a
+// ErrBroken is returned by [Scan], and by a [Follower] that can no longer read: the connection was lost, the consumer is gone, or a
 // message was lost. Follow again after the last message that was delivered.
 var ErrBroken = errors.New("reading the stream broke off")
 

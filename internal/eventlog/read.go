@@ -37,64 +37,77 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 	}
 	defer d.Close()
 	next := max(uint64(from), 1)
-	for {
-		more := false
-		err := d.ask(ctx, jsapi.GetRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
-			func(m *nats.Msg, status string) (bool, error) {
-				switch {
-				case status == jsapi.StatusNotFound:
-					return true, nil
-				case status == jsapi.StatusEnd:
-					pending := jsapi.Last(m.Header, jsapi.HeaderPending)
-					more = pending != "0"
-					if _, err := strconv.ParseUint(pending, 10, 64); err != nil {
-						return true, fmt.Errorf("end of batch with pending %.20q: %w", pending, ErrAnswer)
-					}
-					return true, nil
-				case status != "":
-					return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
-				}
-				rec, _, err := record(m)
-				if errors.Is(err, errNoPlace) {
-					// The message's own headers are malformed, so its position is lost. The leader's answer has it
-					// separately.
-					rec, err = d.nextOfLeader(ctx, names, run, next)
-				}
-				if err != nil {
-					return true, err
-				}
-				if uint64(rec.Stream) < next {
-					return true, fmt.Errorf("record %d after %d: %w", rec.Stream, next-1, ErrAnswer)
-				}
-				for uint64(rec.Behind) >= next {
-					missed, err := d.nextOfLeader(ctx, names, run, next)
-					if err != nil {
-						return true, err
-					}
-					if missed.Stream >= rec.Stream {
-						break // the leader has lost it, too
-					}
-					next = uint64(missed.Stream) + 1
-					if err := yield(missed); err != nil {
-						return true, &yieldError{err}
-					}
-				}
-				next = uint64(rec.Stream) + 1
-				if err := yield(rec); err != nil {
-					return true, &yieldError{err}
-				}
-				return false, nil
-			})
-		if err != nil {
-			if stopped := (*yieldError)(nil); errors.As(err, &stopped) {
-				return stopped.err
+	err = d.scan(ctx, names, run, &jsapi.GetRequest{Seq: next}, func(a Arrived) error {
+		for uint64(a.Record.Behind) >= next {
+			missed, err := d.nextOfLeader(ctx, names, run, next)
+			if err != nil {
+				return readError(names, run, err)
 			}
-			return readError(names, run, err)
+			if missed.Stream >= a.Record.Stream {
+				break // the leader has lost it, too
+			}
+			next = uint64(missed.Stream) + 1
+			if err := yield(missed); err != nil {
+				return err
+			}
 		}
-		if !more {
-			return nil
+		next = uint64(a.Record.Stream) + 1
+		return yield(a.Record)
+	})
+	if stopped, ok := errors.AsType[*yieldError](err); ok {
+		return stopped.err
+	}
+	if err != nil {
+		return readError(names, run, err)
+	}
+	return nil
+}
+
+// scan calls yield for the messages of a run, or of all runs ("*"), from a request's beginning to the end of the log as
+// one server shows it, batch by batch. The request then begins after the last of them. Errors of yield are a
+// *yieldError.
+func (d *direct) scan(ctx context.Context, names schema.Names, run string, request *jsapi.GetRequest, yield func(Arrived) error) error {
+	request.NextFor, request.Batch, request.MaxBytes = names.EventSubject(run), batchMessages, batchBytes
+	for more := true; more; {
+		more = false
+		err := d.ask(ctx, *request, func(m *nats.Msg, status string) (bool, error) {
+			switch {
+			case status == jsapi.StatusNotFound:
+				return true, nil
+			case status == jsapi.StatusEnd:
+				pending := jsapi.Last(m.Header, jsapi.HeaderPending)
+				more = pending != "0"
+				if _, err := strconv.ParseUint(pending, 10, 64); err != nil {
+					return true, fmt.Errorf("end of batch with pending %.20q: %w", pending, ErrAnswer)
+				}
+				return true, nil
+			case status != "":
+				return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
+			}
+			subject := jsapi.Last(m.Header, jsapi.HeaderSubject)
+			rec, first, err := record(m)
+			if errors.Is(err, errNoPlace) {
+				// The message's own headers are malformed, so its position is lost: the leader's answer has it
+				// separately. Its run does not matter then, because it is no event.
+				rec, err = d.nextOfLeader(ctx, names, run, max(request.Seq, 1))
+			}
+			if err != nil {
+				return true, err
+			}
+			if uint64(rec.Stream) < request.Seq {
+				return true, fmt.Errorf("record %d after %d: %w", rec.Stream, request.Seq-1, ErrAnswer)
+			}
+			request.Seq, request.Start = uint64(rec.Stream)+1, time.Time{}
+			if err := yield(Arrived{Subject: subject, Record: rec, First: first}); err != nil {
+				return true, &yieldError{err}
+			}
+			return false, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // Answer is one server's state at one moment.

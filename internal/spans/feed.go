@@ -128,27 +128,19 @@ func (f *Feed) begin(ctx context.Context) error {
 
 // follow reads from the cursor on.
 func (f *Feed) follow(ctx context.Context) error {
-	scanner, err := eventlog.Scan(ctx, f.JetStream, f.Names, eventlog.FollowFrom{Stream: f.at.Cursor + 1})
-	if err != nil {
-		return err
-	}
-	defer scanner.Close()
 	for {
-		a, there, err := scanner.NextIfThere(ctx)
-		if err != nil {
-			return err
-		}
-		if there {
+		_, err := eventlog.Scan(ctx, f.JetStream, f.Names, eventlog.FollowFrom{Stream: f.at.Cursor + 1}, func(a eventlog.Arrived) error {
 			if err := f.take(ctx, &a); err != nil {
 				return err
 			}
 			f.at.Cursor = a.Record.Stream
 			if len(f.batch) >= batchSpans || f.bytes >= batchBytes || time.Since(f.since) >= lingers {
-				if err := f.flush(ctx); err != nil {
-					return err
-				}
+				return f.flush(ctx)
 			}
-			continue
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		// Every run's last event stays in the log. When it arrived, events that had left the log unread were read from
 		// the daemon.

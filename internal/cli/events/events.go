@@ -185,51 +185,30 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, from eventlog.FollowFr
 	return group.Wait()
 }
 
-// read passes on the events of one shard in order. After an interruption it continues after the last shown event.
+// read passes on the events of one shard in order. After an interruption it continues after the last shown event. It
+// creates no consumer, because an observer must not.
 func (c Cmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from eventlog.FollowFrom, out chan<- eventlog.Arrived) error {
 	for {
-		done, err := c.readOn(ctx, js, names, &from, out)
-		if done || ctx.Err() != nil || !errors.Is(err, eventlog.ErrBroken) {
+		var err error
+		from, err = eventlog.Scan(ctx, js, names, from, func(m eventlog.Arrived) error {
+			select {
+			case out <- m:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		if err == nil && c.NoFollow || ctx.Err() != nil || err != nil && !errors.Is(err, eventlog.ErrBroken) {
 			return err
 		}
-		if err := pause.For(ctx, readAgainAfter); err != nil {
+		if err := pause.For(ctx, lookEvery); err != nil {
 			return err
 		}
 	}
 }
 
-// readAgainAfter is the pause before an interrupted read continues.
-const readAgainAfter = 250 * time.Millisecond
-
-// readOn reads until an error. done: no more events will come. It creates no consumer, because an observer must not.
-func (c Cmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *eventlog.FollowFrom, out chan<- eventlog.Arrived) (done bool, err error) {
-	scanner, err := eventlog.Scan(ctx, js, names, *from)
-	if err != nil {
-		return false, err
-	}
-	defer scanner.Close()
-	for {
-		var m eventlog.Arrived
-		there := true
-		if c.NoFollow {
-			m, there, err = scanner.NextIfThere(ctx)
-		} else {
-			m, err = scanner.Next(ctx)
-		}
-		if err != nil {
-			return false, err
-		}
-		if !there {
-			return true, nil
-		}
-		from.Stream = m.Record.Stream + 1
-		select {
-		case out <- m:
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
-		}
-	}
-}
+// lookEvery is how often a reader at the end of the log asks for more.
+const lookEvery = 250 * time.Millisecond
 
 // judged says whether an event counts; the zero value is an accepted one.
 type judged struct {
