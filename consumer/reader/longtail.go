@@ -5,15 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// errSealed says that the beginning of the tail was sealed and purged since it was read.
-var errSealed = errors.New("the tail was sealed during the read")
 
 // chunks combines records into replies with frames.
 type chunks struct {
@@ -42,8 +37,8 @@ func (c *chunks) flush() error {
 	return err
 }
 
-// longTail reads a tail again that was too long to keep. A server that has less than before is asked again, and
-// events that were sealed and purged since come from the new segments.
+// longTail reads a tail again that was too long to keep. A server that has less than before is asked again. If the
+// beginning was sealed and purged meanwhile, the request has to be repeated: it finds the new segments.
 func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 	from, out, ended := r.tail.from, &chunks{to: to}, false
 	for from <= r.LogLast {
@@ -56,15 +51,11 @@ func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 				return nil
 			}
 			if out.events == 0 && rec.Stream != r.tail.first {
-				return errSealed
+				return fmt.Errorf("run %s: its events at %d were sealed during the read: %w", r.Run, r.tail.first, eventlog.ErrStale)
 			}
 			return out.add(&rec)
 		})
 		switch {
-		case errors.Is(err, errSealed):
-			if from, err = rd.sealedTail(ctx, r, out); err != nil {
-				return err
-			}
 		case ended && errors.Is(err, eventlog.ErrStop): // the sink may stop, too
 			from = r.LogLast + 1
 		case err != nil:
@@ -79,44 +70,4 @@ func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 		return fmt.Errorf("run %s: the tail had %d events, %d are left: %w", r.Run, r.tail.events, out.events, eventlog.ErrStale)
 	}
 	return out.flush()
-}
-
-// sealedTail reads the beginning of a tail from its new segments on the leader, and returns where the log continues.
-// Events after the snapshot's last event are left out.
-func (rd *Reader) sealedTail(ctx context.Context, r *Snapshot, out *chunks) (schema.StreamSequence, error) {
-	from, digest := r.tail.from, r.Segments.Digest
-	for n := r.Segments.Count + 1; from <= r.LogLast; n++ {
-		stored, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n)
-		if errors.Is(err, kvstore.ErrNotFound) {
-			if out.events == 0 {
-				return 0, fmt.Errorf("run %s: the log begins after %d, and no segment %d has the events before: %w", r.Run, r.tail.first, n, eventlog.ErrStale)
-			}
-			break
-		}
-		if err != nil {
-			return 0, fmt.Errorf("segment %d of run %s: %w", n, r.Run, err)
-		}
-		info, frames, err := schema.DecodeSegment(stored)
-		if err == nil {
-			err = replay.Continues(&info, r.Run, n, digest)
-		}
-		if err != nil {
-			return 0, rd.segmentGone(n, r, err)
-		}
-		var failed error
-		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-			if rec.Stream > r.LogLast {
-				return false
-			}
-			failed = out.add(&rec)
-			return failed == nil
-		}); err != nil {
-			return 0, rd.segmentGone(n, r, err)
-		}
-		if failed != nil {
-			return 0, failed
-		}
-		from, digest = info.Last.Stream+1, info.DigestAfter
-	}
-	return from, nil
 }
