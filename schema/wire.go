@@ -172,7 +172,7 @@ type Damage struct {
 	Segment  int      `json:"segment,omitzero"`
 	// Detail in words.
 	Detail string `json:"detail"`
-	// Instead is the source of the answer, in words: an earlier checkpoint, segments and log, or the log.
+	// Instead is the source of the answer, in words: segments and log, or the log.
 	Instead string `json:"instead"`
 }
 

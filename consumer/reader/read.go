@@ -200,8 +200,8 @@ func (rd *Reader) continued(ctx context.Context, src *Source, run string, o read
 	return r, err
 }
 
-// checkpoint returns the run's checkpoint, an earlier one if it is unreadable, and nil if there is no usable one.
-// That is never an error: it only costs time. Unreadable checkpoints are logged.
+// checkpoint returns the run's checkpoint, and nil if there is no usable one. That is never an error: it only costs
+// time. Unreadable checkpoints are logged.
 func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from start) (*schema.Checkpoint, *schema.Damage) {
 	ctx, cancel := context.WithTimeout(ctx, checkpointPatience)
 	defer cancel()
@@ -218,37 +218,18 @@ func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from 
 	case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
 		rd.stats.CorruptCheckpoints.Add(1)
 		damage := &schema.Damage{What: schema.DamagedCheckpoint, Revision: rev, Detail: err.Error(), Instead: "segments and log"}
-		earlier := rd.earlier(ctx, src, run, rev)
-		if earlier != nil {
-			damage.Instead = fmt.Sprintf("checkpoint %d and the log behind it", earlier.Revision)
-			c = earlier.Checkpoint
-		}
-		said := rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead)
+		said := rd.log.Error().Err(err).Str(logkey.Run, run)
 		if errors.Is(err, schema.ErrFormat) {
 			said.Msg("checkpoint is of a newer version: upgrade this daemon")
 		} else {
 			said.Msg("checkpoint is corrupt")
 		}
-		return c, damage
+		return nil, damage
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		rd.log.Warn().Err(err).Str(logkey.Run, run).Msg("checkpoint cannot be used, reading segments and log")
 	}
 	return nil, nil
-}
-
-// earlier returns the newest readable checkpoint before a revision, or nil.
-func (rd *Reader) earlier(ctx context.Context, src *Source, run string, before schema.Revision) *kvstore.Stored {
-	list, err := src.Store.Checkpoints.History(ctx, run)
-	if err != nil {
-		return nil // without it, segments and log are enough
-	}
-	for i := range list {
-		if s := &list[i]; s.Err == nil && s.Revision < before && s.Checkpoint.Position.Stream != 0 {
-			return s
-		}
-	}
-	return nil
 }
 
 // fromCheckpoint folds the log from the checkpoint's position on, which must still be there.
@@ -388,7 +369,6 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 	o.acceptGaps = true
 	r, err := rd.fromSegments(ctx, src, run, o)
 	if err == nil && damage != nil {
-		damage.Instead = "segments and log"
 		r.Damage = append(r.Damage, *damage)
 	}
 	if err == nil {

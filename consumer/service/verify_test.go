@@ -119,7 +119,7 @@ func TestVerify_FlippedBitInSegment_NamedAndRecovered(t *testing.T) {
 			w.checkpointAt(x, 35, index)
 			w.checkpointAt(x, 38, index)
 			w.flipCheckpoint("run-1")
-		}, func(f *verify.Finding) bool { return f.In == verify.InCheckpoint && f.Instead != "" }, "checkpoint"},
+		}, func(f *verify.Finding) bool { return f.In == verify.InCheckpoint && f.Instead != "" }, "segments and log"},
 		{"of the only checkpoint", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
 			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())

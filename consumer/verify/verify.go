@@ -217,20 +217,10 @@ func (v *verifier) readCheckpoints(ctx context.Context) error {
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing) {
 		return err
 	}
-	readable := schema.Revision(0)
-	for _, c := range list {
-		if c.Err == nil {
-			readable = max(readable, c.Revision)
-		}
-	}
 	for _, c := range list {
 		v.is.Checkpoints++
 		if c.Err != nil {
-			instead := "segments and log"
-			if readable != 0 {
-				instead = fmt.Sprintf("checkpoint %d, or segments and log", readable)
-			}
-			v.found(&Finding{In: InCheckpoint, Revision: c.Revision, Problem: c.Err.Error(), Instead: instead})
+			v.found(&Finding{In: InCheckpoint, Revision: c.Revision, Problem: c.Err.Error(), Instead: "segments and log"})
 			continue
 		}
 		if c.Checkpoint.Status == schema.StatusErased {
