@@ -163,49 +163,35 @@ func (e *partialError) Error() string {
 // error_message (2). It returns nil if there is none, and for invalid messages: the status already says that the spans
 // were accepted.
 func partial(answer []byte) *partialError {
-	var said partialError
-	fields(answer, func(number protowire.Number, _ uint64, bytes []byte) {
-		if number != 1 {
-			return
-		}
-		fields(bytes, func(number protowire.Number, value uint64, bytes []byte) {
-			switch number {
-			case 1:
-				said.rejected = int64(value) //nolint:gosec // protobuf's int64
-			case 2:
-				said.message = string(bytes)
-			default:
-			}
-		})
-	})
-	if said == (partialError{}) {
+	_, success := field(answer, 1)
+	rejected, _ := field(success, 1)
+	_, message := field(success, 2)
+	if rejected == 0 && len(message) == 0 {
 		return nil
 	}
-	return &said
+	return &partialError{rejected: int64(rejected), message: string(message)} //nolint:gosec // protobuf's int64
 }
 
-// fields calls yield with each field of a protobuf message that is a number or bytes, up to an unreadable one.
-func fields(message []byte, yield func(number protowire.Number, value uint64, bytes []byte)) {
+// field returns the value of a field of a protobuf message, which is a number or bytes; nothing beyond an unreadable one.
+func field(message []byte, wanted protowire.Number) (value uint64, content []byte) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return
+			return value, content
 		}
 		message = message[n:]
 		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
-			return
+			return value, content
 		}
-		switch kind {
-		case protowire.VarintType:
-			value, _ := protowire.ConsumeVarint(message)
-			yield(number, value, nil)
-		case protowire.BytesType:
-			value, _ := protowire.ConsumeBytes(message)
-			yield(number, 0, value)
-		default:
+		if number == wanted && kind == protowire.VarintType {
+			value, _ = protowire.ConsumeVarint(message)
+		}
+		if number == wanted && kind == protowire.BytesType {
+			content, _ = protowire.ConsumeBytes(message)
 		}
 		message = message[n:]
 	}
+	return value, content
 }
 
 // otlpEnv reads the standard variables of OTLP exporters.
