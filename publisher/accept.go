@@ -100,7 +100,7 @@ func childID(run, handoff string) string {
 //
 // If [Reader.Offers] shows the offer as accepted, AcceptHandoff continues in the name of the executor that accepted it,
 // in case that executor died before it started the child. The first executor that starts the child owns it, also among
-// the instances of one executor name; see [Config]. An orphaned or interrupted child of another instance is resumed.
+// the instances of one executor name; see [Fleet.Instance]. An orphaned or interrupted child of another instance is resumed.
 // When an instance dies, its child is orphaned after the silence timeout, 10 seconds by default; until then the child
 // counts as driven.
 //
@@ -206,7 +206,7 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 // drivenByAnother reports whether another instance under this executor's name has the run, and has neither released nor
 // lost it.
 func (f *Fleet) drivenByAnother(h *schema.Head) bool {
-	return h.Instance != "" && f.cfg.Instance != "" && h.Instance != f.cfg.Instance && !h.Status.Claimable() && h.Unattended == ""
+	return h.Instance != "" && f.instance != "" && h.Instance != f.instance && !h.Status.Claimable() && h.Unattended == ""
 }
 
 // DeclineHandoff declines an offer in the name of by; empty means this executor. It returns [ErrHandoffTaken] for an

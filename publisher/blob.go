@@ -47,7 +47,7 @@ func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 // moveLarge moves large fields to the blob store. It returns the body without them, and the dataref of the first one.
 func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in []byte) (body []byte, dataref string, err error) {
 	body = in
-	if len(body) <= f.cfg.InlineLimit || f.unrecorded() {
+	if len(body) <= DefaultInlineLimit || f.unrecorded() {
 		return body, "", nil
 	}
 	name := data.EventName()
@@ -75,7 +75,7 @@ func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in 
 	const least, reference = 512, 192
 	total := len(body)
 	for _, fd := range fields {
-		if len(fd.text) <= f.cfg.InlineLimit && (total <= eventTarget || len(fd.text) < least) {
+		if len(fd.text) <= DefaultInlineLimit && (total <= eventTarget || len(fd.text) < least) {
 			break
 		}
 		ref, err := f.putBlob(ctx, run, fd.text)

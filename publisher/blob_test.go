@@ -140,11 +140,10 @@ func TestConnect_BufferingConnection_Refused(t *testing.T) {
 func TestConfig_Invalid_NamesField(t *testing.T) {
 	t.Parallel()
 	tests := map[string]publisher.Config{
-		"Executor":    {URL: "nats://127.0.0.1"},
-		"Fleet":       {URL: "x", Executor: "e", Fleet: "a.b"},
-		"Agent":       {URL: "x", Executor: "e", Agent: "a b"},
-		"InlineLimit": {URL: "x", Executor: "e", InlineLimit: 1 << 20},
-		"TryTimeout":  {URL: "x", Executor: "e", TryTimeout: -1},
+		"Executor":   {URL: "nats://127.0.0.1"},
+		"Fleet":      {URL: "x", Executor: "e", Fleet: "a.b"},
+		"Agent":      {URL: "x", Executor: "e", Agent: "a b"},
+		"TryTimeout": {URL: "x", Executor: "e", TryTimeout: -1},
 	}
 	for field, cfg := range tests {
 		t.Run(field, func(t *testing.T) {

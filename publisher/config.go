@@ -22,8 +22,9 @@ const (
 	DefaultFullPatience   = time.Minute
 	DefaultBackoff        = 2 * time.Millisecond
 	DefaultMaxBackoff     = 500 * time.Millisecond
-	DefaultInlineLimit    = 256 << 10
-	DefaultMaxBlob        = 64 << 20
+	// DefaultInlineLimit is the size in bytes above which a field goes to the blob store.
+	DefaultInlineLimit = 256 << 10
+	DefaultMaxBlob     = 64 << 20
 )
 
 const (
@@ -59,11 +60,6 @@ type Config struct {
 	Executor string
 	// Agent of runs whose spec names none. If it is empty, each spec must name an agent.
 	Agent string
-	// Instance distinguishes this start of the process from other starts under the same name, so that no start takes
-	// another one's runs for its own. If it is empty, Connect creates one, with a key that signs the heartbeats so that
-	// no other process can send them. Without heartbeats, runs then name no instance. An Instance given here is not
-	// authenticated, and heartbeats do not name its runs: one that its handle lost stays with it until it is silent.
-	Instance string
 	// Heartbeat is the interval of the executor's heartbeats, once it has an active run or looks for one. 0 means the
 	// interval that the fleet's silence timeout requires, 3 seconds by default (schema.FleetSettings.Heartbeat). A
 	// negative duration means no heartbeats: each run is then orphaned after the fleet's silence, whatever it publishes.
@@ -90,9 +86,6 @@ type Config struct {
 	// PolicyMode is [PolicyEnforce] (the default) or [PolicyObserve].
 	PolicyMode PolicyMode
 
-	// InlineLimit is the size in bytes above which a field goes to the blob store; 0 means 256 KiB, which is also the
-	// maximum.
-	InlineLimit int
 	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
 	MaxBlob int64
 
@@ -122,7 +115,6 @@ func (c Config) withDefaults() Config {
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
 	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, defaultVerifyTimeout)
-	c.InlineLimit = cmp.Or(c.InlineLimit, DefaultInlineLimit)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -158,9 +150,7 @@ func (c Config) Validate() error {
 		return err
 	}
 	c = c.withDefaults()
-	for _, name := range []struct{ field, value string }{
-		{"Executor", c.Executor}, {"Agent", cmp.Or(c.Agent, "none")}, {"Instance", cmp.Or(c.Instance, "none")},
-	} {
+	for _, name := range []struct{ field, value string }{{"Executor", c.Executor}, {"Agent", cmp.Or(c.Agent, "none")}} {
 		if err := schema.CheckName(name.field, name.value); err != nil {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
@@ -178,8 +168,6 @@ func (c Config) Validate() error {
 		return configError("PolicyMode", fmt.Sprintf("%.40q", c.PolicyMode), "use PolicyEnforce or PolicyObserve")
 	case c.PolicyMode != "" && c.Policy == nil:
 		return configError("PolicyMode", string(c.PolicyMode)+" without a Policy", "set Policy, or remove PolicyMode")
-	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
-		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
 	}
 	if err := c.Encryption.validate(true); err != nil {
 		return err

@@ -495,8 +495,8 @@ func (e *NothingError) Unwrap() error { return ErrNothing }
 type ClaimedRunError struct {
 	Run string
 	// GivenBack: other executors may claim the run. Otherwise the executor's heartbeats do not name it, so it is orphaned
-	// soon if it is still the executor's. Without heartbeats, or with an instance that Config names, it stays under the
-	// executor's name until the executor is silent or an operator releases it.
+	// soon if it is still the executor's. Without heartbeats it stays under the executor's name until the
+	// executor is silent or an operator releases it.
 	GivenBack bool
 	// Err is the cause.
 	Err error

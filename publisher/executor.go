@@ -204,7 +204,7 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 		return nil, fmt.Errorf("start of run %s: %w: another call is starting it", spec.ID, ErrRunExists)
 	}
 	run, err := e.fleet.Start(ctx, spec)
-	if !errors.Is(err, ErrRunExists) || e.fleet.cfg.Instance == "" || len(e.fleet.hand.of(spec.ID)) > 0 {
+	if !errors.Is(err, ErrRunExists) || e.fleet.instance == "" || len(e.fleet.hand.of(spec.ID)) > 0 {
 		return run, err
 	}
 	head, headErr := e.fleet.Head(ctx, spec.ID)

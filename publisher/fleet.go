@@ -23,6 +23,8 @@ type Fleet struct {
 	*Reader
 
 	cfg Config
+	// instance distinguishes this start of the process; empty without heartbeats.
+	instance string
 	// redactor is nil without redaction.
 	redactor *redactor
 	sender   send.Sender
@@ -70,12 +72,12 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f.works.now = f.cfg.Now
 	f.presence = presence{Fleet: f, news: make(chan struct{}, 1)}
-	if f.cfg.Instance == "" && f.cfg.Heartbeat >= 0 {
+	if f.instance == "" && f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			return nil, fmt.Errorf("key of the instance: %w", err)
 		}
-		f.cfg.Instance, f.presence.key = schema.InstanceOf(public), private
+		f.instance, f.presence.key = schema.InstanceOf(public), private
 	}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
@@ -101,8 +103,10 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 // Executor returns the name of this process.
 func (f *Fleet) Executor() string { return f.cfg.Executor }
 
-// Instance distinguishes this start of the process from others under its name; see [Config]. Empty for none.
-func (f *Fleet) Instance() string { return f.cfg.Instance }
+// Instance distinguishes this start of the process from other starts under its name, so that no start takes another
+// one's runs for its own. Its key signs the heartbeats, so that no other process can send them. Without heartbeats it is
+// empty, and runs name no instance.
+func (f *Fleet) Instance() string { return f.instance }
 
 // Close announces that the executor leaves, and closes the connection if Connect dialled it. It does not end runs; runs
 // that are still active are orphaned at once. Finish them with [Run.End] or [Run.Interrupt] before.
@@ -219,7 +223,7 @@ func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*R
 	r := newRun(f, names, spec.ID)
 	r.ledger.do(func(l *ledger) { l.start(spec.baseState) })
 	data := &schema.RunStartedData{
-		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
+		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
 		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),

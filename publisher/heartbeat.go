@@ -194,7 +194,7 @@ func (f *Fleet) depart() error {
 type presence struct {
 	*Fleet
 
-	// key signs heartbeats; nil if the caller named the instance.
+	// key signs heartbeats.
 	key ed25519.PrivateKey
 	// news makes the next heartbeat due at once.
 	news chan struct{}
@@ -252,21 +252,15 @@ func (p *presence) heartbeat(leaving bool) bool {
 	capacity, count := p.capacity, p.beats
 	p.mu.Unlock()
 	overdue, more := p.works.overdue()
-	var held []schema.HeldRun
-	if p.key != nil { // another handle may have the instance that the caller named
-		held = p.heldRuns()
-	}
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
-		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.pace().Milliseconds(),
+		Executor: p.cfg.Executor, Instance: p.instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
-		Held: held, Beat: count, Overdue: overdue, OverdueMore: more,
+		Held: p.heldRuns(), Beat: count, Overdue: overdue, OverdueMore: more,
 	})
-	if p.key != nil {
-		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))
-	}
 	if err == nil {
+		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))
 		err = p.nc.PublishMsg(m)
 	}
 	if err != nil {

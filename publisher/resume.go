@@ -89,7 +89,7 @@ func (f *Fleet) Release(ctx context.Context, run string, spec ResumeSpec) (schem
 // takeover is the request of a takeover.
 func (f *Fleet) takeover(spec *ResumeSpec, view string) *schema.RecoverRequest {
 	request := &schema.RecoverRequest{
-		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: cmp.Or(spec.RequestID, rand.Text()),
+		Executor: f.cfg.Executor, Instance: f.instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: cmp.Or(spec.RequestID, rand.Text()),
 		ExpectedEpoch: spec.ExpectedEpoch, View: view,
 	}
 	if spec.Reason == schema.TakeoverRewind {

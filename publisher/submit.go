@@ -87,7 +87,7 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 // startedUnheard reports whether this process started the run, but lost the answer or gave up the handle: the run has
 // one event and no handle here.
 func (f *Fleet) startedUnheard(h *schema.Head) bool {
-	return h.Counts.Events == 1 && h.Executor == f.cfg.Executor && h.Instance == f.cfg.Instance && len(f.hand.of(h.Run)) == 0
+	return h.Counts.Events == 1 && h.Executor == f.cfg.Executor && h.Instance == f.instance && len(f.hand.of(h.Run)) == 0
 }
 
 // otherThan names the first difference to a run's start; empty if there is none.
