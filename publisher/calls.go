@@ -171,11 +171,6 @@ func (b *callBook) ran(key schema.CallKey, o *outcome) {
 	}
 }
 
-// begun reports whether this handle began a call and did not learn its outcome.
-func (b *callBook) begun(key schema.CallKey) bool {
-	return b.look(key).stage == callRunning
-}
-
 // ask keeps the approval question about a call unless there is one already, and returns the one that is kept: a repeated
 // call repeats the same event.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {

@@ -66,7 +66,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	id := rand.Text()
 	reply, err := askFleet[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 		Executor: f.cfg.Executor, Instance: f.instance, RequestID: id, Agents: spec.Agents, Labels: spec.Labels,
-		Room: max(room, 0), WithoutKeys: f.takeovers.withoutKeys(),
+		Room: max(room, 0), WithoutKeys: f.lacked.recent(),
 	})
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	if reply.Run == "" {
 		return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
 	}
-	_, done := f.takeovers.begin(reply.Run)
+	_, done := f.hand.begin(reply.Run)
 	defer done()
 	// The run is this executor's now: finish the takeover even if the caller's context ends.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
@@ -103,7 +103,7 @@ func (f *Fleet) giveBack(ctx context.Context, id string, resume ResumeSpec, why 
 		// A value that its key does not open counts as damaged: no other executor could read it either.
 		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
 			reason = schema.InterruptedUnreadable
-			f.takeovers.lack(unreadable.keys)
+			f.lacked.add(unreadable.keys)
 		}
 		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: reason}})
 	}

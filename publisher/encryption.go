@@ -212,8 +212,8 @@ func (f *Fleet) mayRead(ctx context.Context, run string) error {
 	var unread error
 	first := schema.Point{Kind: schema.PointRecord, Number: 1}
 	_ = f.Walk(ctx, run, first, func(step *schema.Step) error { // the takeover returns other errors
-		if step.Verdict.Data != nil {
-			unread = f.secrets.Open(ctx, step.Verdict.Event, step.Verdict.Data)
+		if step.Data != nil {
+			unread = f.secrets.Open(ctx, step.Event, step.Data)
 		}
 		return nil
 	})

@@ -198,7 +198,7 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 
 // begun starts a run, or resumes the one that an earlier call started without an answer.
 func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
-	alone, done := e.fleet.takeovers.begin(spec.ID)
+	alone, done := e.fleet.hand.begin(spec.ID)
 	defer done()
 	if !alone {
 		return nil, fmt.Errorf("start of run %s: %w: another call is starting it", spec.ID, ErrRunExists)

@@ -46,9 +46,9 @@ type Fleet struct {
 	hand     hand
 	presence presence
 	// works of the active runs; heartbeats report the overdue ones.
-	works     works
-	takeovers takeovers
-	calls     calls
+	works  works
+	lacked lackedKeys
+	calls  calls
 
 	mu      sync.Mutex
 	stopped bool
@@ -68,11 +68,10 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin,
-		hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.works.now = f.cfg.Now
 	f.presence = presence{Fleet: f, news: make(chan struct{}, 1)}
-	if f.instance == "" && f.cfg.Heartbeat >= 0 {
+	if f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			return nil, fmt.Errorf("key of the instance: %w", err)
@@ -188,7 +187,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	_, done := f.takeovers.begin(spec.ID)
+	_, done := f.hand.begin(spec.ID)
 	defer done()
 	return f.begin(ctx, f.shardOf(spec.ID), spec)
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,15 +21,38 @@ import (
 const departPatience = time.Second
 
 // hand holds the active runs of this process: notices concern them, and heartbeats count them. Start, Resume and Claim
-// add a run. It is removed when it ended, was interrupted, or its handle ended.
+// add a run. It is removed when it ended, was interrupted, or its handle ended. The zero value is ready.
 type hand struct {
 	mu   sync.Mutex
 	runs map[string][]*Run
+	// asked counts the starts and takeovers in progress by run. Heartbeats name these runs as held, although their epoch
+	// may be unknown.
+	asked map[string]int
+}
+
+// begin notes a start or takeover in progress, until done is called. alone: no other one of the run is in progress.
+func (h *hand) begin(run string) (alone bool, done func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked == nil {
+		h.asked = make(map[string]int)
+	}
+	h.asked[run]++
+	return h.asked[run] == 1, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.asked[run]--; h.asked[run] == 0 {
+			delete(h.asked, run)
+		}
+	}
 }
 
 func (h *hand) take(r *Run, epoch schema.Epoch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.runs == nil {
+		h.runs = make(map[string][]*Run)
+	}
 	r.takenIn = epoch
 	h.runs[r.id] = append(h.runs[r.id], r)
 }
@@ -60,15 +85,23 @@ func (h *hand) size() int {
 	return len(h.runs)
 }
 
-// list adds the handles' runs to those that a heartbeat names.
-func (h *hand) list(to map[schema.HeldRun]struct{}) {
+// held are the runs that this process holds, starts or takes over; nil if they are too many for a heartbeat.
+func (h *hand) held() []schema.HeldRun {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	held := make(map[schema.HeldRun]struct{})
+	for run := range h.asked {
+		held[schema.HeldRun{Run: run}] = struct{}{}
+	}
 	for id, runs := range h.runs {
 		for _, r := range runs {
-			to[schema.HeldRun{Run: id, Epoch: r.takenIn}] = struct{}{}
+			held[schema.HeldRun{Run: id, Epoch: r.takenIn}] = struct{}{}
 		}
 	}
+	if len(held) > schema.MaxHeld {
+		return nil
+	}
+	return append(make([]schema.HeldRun, 0, len(held)), slices.Collect(maps.Keys(held))...)
 }
 
 // holder adds a handle's run to the active runs and removes it. The next heartbeat no longer names a removed run: if the
@@ -84,21 +117,6 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 			f.presence.hurry()
 		}
 	}
-}
-
-// heldRuns are the runs that this process holds or takes over; nil if they are too many for a heartbeat.
-func (f *Fleet) heldRuns() []schema.HeldRun {
-	held := make(map[schema.HeldRun]struct{})
-	f.takeovers.list(held) // first: a run that is taken over becomes active before its takeover ends
-	f.hand.list(held)
-	if len(held) > schema.MaxHeld {
-		return nil
-	}
-	list := make([]schema.HeldRun, 0, len(held))
-	for run := range held {
-		list = append(list, run)
-	}
-	return list
 }
 
 // publishLast publishes a run's interruption and releases the run.
@@ -257,7 +275,7 @@ func (p *presence) heartbeat(leaving bool) bool {
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
-		Held: p.heldRuns(), Beat: count, Overdue: overdue, OverdueMore: more,
+		Held: p.hand.held(), Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if err == nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

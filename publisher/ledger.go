@@ -250,9 +250,9 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 	if rec.Stream <= l.last {
 		return nil
 	}
-	e, err := schema.Decode(rec.Header, rec.Body)
-	if err != nil {
-		e = nil
+	var e *schema.Event // nil for a message that is no event
+	if decoded, err := schema.Decode(rec.Header, rec.Body); err == nil {
+		e = decoded
 	}
 	if err := l.fencedAt(e, items); err != nil {
 		return err

@@ -103,7 +103,7 @@ func (f *Fleet) takeHead(ctx context.Context, run string, spec ResumeSpec) (*Run
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
-	_, done := f.takeovers.begin(run)
+	_, done := f.hand.begin(run)
 	defer done()
 	reply, err := ask[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewHead))
 	if err != nil {
@@ -126,7 +126,7 @@ func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply) (*Run, er
 
 // resume is Resume of an executor that has appeared, for a run of any agent, unless spec names one.
 func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
-	_, done := f.takeovers.begin(run)
+	_, done := f.hand.begin(run)
 	defer done()
 	a := newAssembly(f.Reader, run)
 	reply, err := read[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewEvents), a.begin, a.take)
