@@ -180,12 +180,11 @@ func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time)
 // acknowledged is durable for a delivered event. It returns the error if this event ended the handle. An error from
 // before belongs to a later event of the log, and the next call returns it.
 func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
-	before := l.over
-	l.durable(it, stream, sent)
-	if before != nil {
-		return nil
+	usable := l.over == nil
+	if l.durable(it, stream, sent); usable {
+		return l.over
 	}
-	return l.over
+	return nil
 }
 
 // delivered records the result of a delivery, and returns its error. After an error that leaves the handle usable, a
