@@ -12,7 +12,7 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
 CHECK_FULL := dist-short deploycheck agents uicheck bench-short asyncapi cross fuzz chaos-check long
-NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz gobench chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
+NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
@@ -117,8 +117,6 @@ chaos-check: $(GOTESTSUM) ## run some random schedules in process, and check tha
 	$(TEST) -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json ./internal/failpoint ./internal/harness/mutant ./internal/harness/chaos
 vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev)
 	@sh tools/vulncheck.sh $(VULNCHECK) || { [ $$? = 75 ] && $(call NOT_TESTED,the database of vulnerabilities cannot be reached); }
-gobench: ## run the packages' Go benchmarks once each (BENCHTIME=5s)
-	go test -run '^$$' -bench . -benchtime $(or $(BENCHTIME),1x) $(call WITH,^func Benchmark)
 
 # SEED is the first seed (empty: 1, of "make chaos" another one each time), SERVERS is 1 or 3 (empty: both).
 CHAOSFLAGS ?= -run RandomFaults

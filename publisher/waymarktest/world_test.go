@@ -153,32 +153,3 @@ func TestStart_ManyAtOnce_WorldsAreSeparate(t *testing.T) {
 func message(role, text string) schema.Message {
 	return schema.Message{Role: role, Parts: []schema.Part{{Type: schema.PartText, Content: &text}}}
 }
-
-// brief is a test that ends before the benchmark does.
-type brief struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (b *brief) Cleanup(f func()) { b.cleanups = append(b.cleanups, f) }
-
-func (b *brief) end() {
-	for _, f := range slices.Backward(b.cleanups) {
-		f()
-	}
-}
-
-// Measures Start up to a fleet that answers, without the end of the world.
-func BenchmarkStart(b *testing.B) {
-	var took []time.Duration
-	for b.Loop() {
-		t := &brief{TB: b}
-		begun := time.Now()
-		waymarktest.Start(t)
-		took = append(took, time.Since(begun))
-		t.end()
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1e3, "p50-ms")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
-}
