@@ -22,7 +22,7 @@ type completionCmd struct {
 
 // Help is the text below the flags.
 func (completionCmd) Help() string {
-	return `Completes commands, flags, values, and run ids from the server, if it answers within a second. An update needs no new script.
+	return `Run ids come from the server, if it answers within a second.
 
 Examples:
   waymark completion bash > ~/.local/share/bash-completion/completions/waymark

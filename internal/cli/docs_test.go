@@ -125,7 +125,7 @@ func commandUsage(n *kong.Node) string {
 		s += " " + p.Summary()
 	}
 	for _, f := range n.Flags {
-		if f.Required {
+		if f.Required && len(f.Xor) == 0 {
 			s += fmt.Sprintf(" --%s=%s", f.Name, f.FormatPlaceHolder())
 		}
 	}
@@ -254,14 +254,7 @@ const cliOutro = `
 | state directory | ` + "`--state-dir`, `WAYMARK_STATE_DIR`" + `, else ` + "`$XDG_STATE_HOME/waymark`" + ` or ` + "`~/.local/state/waymark`" + `; on Windows ` + "`%LocalAppData%\\waymark`" + ` |
 | ` + "`endpoint.json`" + ` in it | address of the running server |
 | ` + "`waymark.lock`" + ` | held by the process that uses the directory |
-| ` + "`running.json`, `unclean.json`" + ` | markers of an unclean stop |
 | ` + "`nats/waymark.json`" + ` | NATS context with the generated credentials, for its owner only |
 | ` + "`nats/store/`" + ` | JetStream's files |
 | ` + "`$XDG_CONFIG_HOME/nats/context/`" + ` | NATS contexts, shared with the nats command; else ` + "`~/.config/nats/context/`" + ` |
-
-## Health and metrics
-
-` + "`waymark serve --http`" + ` serves ` + "`/healthz`, `/readyz`" + ` and ` + "`/metrics`" + ` ([observability.md](observability.md))
-without a login. It refuses requests of pages of another origin, and on a loopback address those that name it by another
-name than localhost or its number.
 `

@@ -109,7 +109,6 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Help(func(options kong.HelpOptions, ctx *kong.Context) error { return printHelp(options, ctx, getenv) }),
 		kong.Resolvers(environment(getenv)),
 		kong.PostBuild(checkRunIDs),
-		kong.PostBuild(checkFiles),
 		kong.TypeMapper(reflect.TypeFor[base.ByteSize](), kong.MapperFunc(base.DecodeByteSize)),
 		kong.TypeMapper(reflect.TypeFor[base.QuotaSize](), kong.MapperFunc(base.DecodeQuotaSize)),
 		kong.ExplicitGroups([]kong.Group{

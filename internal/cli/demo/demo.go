@@ -23,8 +23,7 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `Kills an executor and the server in the middle of their work, and proves what became of it: fifteen seconds. It needs no ` +
-		`server and no network. Everything is removed at the end. It fails if the proof does not hold.`
+	return `Kills an executor and the server in the middle of their work, and proves what became of it: fifteen seconds. It needs no server.`
 }
 
 // Run plays the scene and prints the proof.

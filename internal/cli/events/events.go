@@ -27,7 +27,7 @@ import (
 // Cmd is waymark events.
 type Cmd struct {
 	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; omit it for all runs of the fleet."`
-	All      bool          `xor:"from" help:"Begin with the run's first event, or with the log's oldest for all runs (without purged events)."`
+	All      bool          `xor:"from" help:"Begin with the run's first event; without a run, with the oldest one in the log."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin this long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log."`
 	Type     []string      `sep:"," placeholder:"NAME" help:"Only these events: tool.returned, or tool for all of tools."`
@@ -36,10 +36,8 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
-		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
-		`not signed. The daemon reads a run from its beginning, with the reason of each refused event and a mark on those that waymark ` +
-		`resume left behind.
+	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. The daemon reads ` +
+		`a run from its beginning: refused events have their reason, those that waymark resume left behind a mark.
 
 Examples:
   waymark events                                  new events of all runs

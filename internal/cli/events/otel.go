@@ -25,11 +25,11 @@ type OtelCmd struct {
 	Run_      string   `arg:"" name:"run" optional:"" help:"Export the ended spans of this run and exit (default: follow all runs)."`
 	All       bool     `help:"Without a saved position, begin with the oldest kept event."`
 	NoFollow  bool     `help:"Stop at the end of the log."`
-	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other OTLP variables apply)."`
+	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT)."`
 	Content   bool     `help:"Include content: tasks, messages, arguments, results, error messages."`
 	Label     []string `placeholder:"KEY" help:"Include this label; may be repeated."`
 	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"service.name (OTEL_SERVICE_NAME; default: waymark)."`
-	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"File with the exported position (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
+	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"File with the exported position (WAYMARK_OTEL_POSITION; default: in the state directory)."`
 	LogLevel  string   `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat string   `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -37,11 +37,10 @@ type OtelCmd struct {
 // Help is the text below the flags.
 func (OtelCmd) Help() string {
 	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, sent when they have ended. A span exported twice has ` +
-		`the same ids. The position is saved when the collector has accepted everything before it. An observer's permissions are enough.
+		`the same ids.
 
 Examples:
   waymark otel --endpoint http://localhost:4318            all runs, from now on
-  waymark otel --all --endpoint http://localhost:4318      all kept events, then new ones
   waymark otel fix-login --endpoint http://localhost:4318  the ended spans of one run`
 }
 

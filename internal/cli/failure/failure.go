@@ -316,8 +316,3 @@ func explainInput(err error) *Error {
 	}
 	return nil
 }
-
-// NotRegular refuses a pipe or a device, which may have no end and cannot be read twice.
-func NotRegular(file string) error {
-	return New(Usage, "copy its content to a file, and import that file", "%s is not a regular file", file)
-}

@@ -23,17 +23,17 @@ import (
 
 type addCmd struct {
 	Name        string         `arg:"" help:"Name of the fleet."`
-	Dir         string         `placeholder:"DIR" help:"Directory for keys, NATS contexts and the server's configuration. Without it, only streams and buckets are created, on a server without accounts."`
+	Dir         string         `placeholder:"DIR" help:"Directory for keys, NATS contexts and the server's configuration; without it, only streams and buckets are created."`
 	Offline     bool           `help:"Write files only; connect to no server."`
-	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine: the fleet's configuration is copied next to it and included."`
+	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine, which includes the fleet's configuration."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
-	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk space of the fleet, replicas included (default: four times its logs plus 1GiB, per replica)."`
+	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk space of the fleet (default: four times its logs plus 1GiB, per replica)."`
 	Shards      base.Positive  `placeholder:"N" help:"Shards, also in the permissions (default: 1)."`
 	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
 	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections of each role but the daemon's (default: no limit)."`
 	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with keys of their own."`
-	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve and cannot start runs or publish; joint: they have executors' permissions, too (default: joint)."`
+	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; joint: they have executors' permissions, too (default: joint)."`
 	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`
 }
 
@@ -41,15 +41,13 @@ type addCmd struct {
 func (addCmd) Help() string {
 	return `With --dir it writes what is missing: a key and a NATS context for each role (NAME-daemon.nk, NAME-daemon.json), with --operator a ` +
 		`key for each person (NAME-operator.PERSON.nk), and fleet-NAME.conf for the servers. Once the servers know the fleet, run it again: ` +
-		`it connects as the daemon and creates streams and buckets. Settings without a flag stay. To revoke a key, remove its file, run it ` +
-		`again, and reload the servers.
+		`it creates streams and buckets. To revoke a key, remove its file, run it again, and reload the servers.
 
 Examples:
   waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem
-  waymark fleet add payments --dir fleets --offline --include /etc/waymark/fleets.conf
   waymark fleet add payments --dir fleets --operator ann,bob --duties separate
   waymark fleet add payments --dir fleets
-  waymark fleet add payments                       on the local server, which has no accounts`
+`
 }
 
 // Added is the JSON output of fleet add.

@@ -17,7 +17,7 @@ type executorsCmd struct {
 
 // Help is the text below the flags.
 func (executorsCmd) Help() string {
-	return `Each start of a process has a line. A daemon that folds answers, by its own clock. Runs that wait are not counted.`
+	return `Each start of a process has a line. Runs that wait are not counted.`
 }
 
 // Run shows the executors of a fleet.

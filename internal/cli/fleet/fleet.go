@@ -25,9 +25,7 @@ type showCmd struct{}
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `One daemon answers, from the streams and buckets themselves. Waiting events are durable and in each recovery, but not in a ` +
-		`checkpoint yet. Amplification is bytes stored for each byte of payload. Recoveries are those of the answering daemon; the metrics ` +
-		`have all.`
+	return `Waiting events are durable and in each recovery, but not in a checkpoint yet. Recoveries are those of the answering daemon.`
 }
 
 // Run shows the fleet's state. A shard that could not be read is an error, returned after the known part was shown.

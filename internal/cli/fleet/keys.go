@@ -28,9 +28,8 @@ type keysLsCmd struct{}
 
 // Help is the text below the flags.
 func (keysLsCmd) Help() string {
-	return `In a fleet with keys, control events (takeovers, answers, settlements by a person, cancellations, hand-offs, marks) count only if ` +
-		`a daemon of the fleet signed them. Without keys no signature is checked. A new fleet has the key of the connection that creates ` +
-		`it, if this is an NKey or a credentials file.`
+	return `In a fleet with keys, control events count only if a daemon of the fleet signed them. A new fleet has the key of the connection ` +
+		`that creates it.`
 }
 
 type keysAddCmd struct {

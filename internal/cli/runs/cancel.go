@@ -22,8 +22,7 @@ type CancelCmd struct {
 
 // Help is the text below the flags.
 func (CancelCmd) Help() string {
-	return `The executor is notified at once and ends the run; then it is cancelled. A run without an executor, even a waiting one, becomes ` +
-		`claimable for that.
+	return `A run without an executor, even a waiting one, becomes claimable for that.
 
 Example:
   waymark cancel fix-login --reason "the customer left"`
@@ -76,11 +75,7 @@ type ReleaseCmd struct {
 
 // Help is the text below the flags.
 func (ReleaseCmd) Help() string {
-	return `Takes the run over and releases it, which ends a quarantine. Calls that have begun are then in doubt. Find the cause first: what ` +
-		`stopped earlier executors will stop the next one, too.
-
-Example:
-  waymark release fix-login --force     take it from a hanging executor`
+	return `Takes the run over and releases it. Calls that have begun are then in doubt. Find the cause first: it will stop the next executor, too.`
 }
 
 // released is the JSON output of release.

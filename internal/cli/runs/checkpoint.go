@@ -26,7 +26,7 @@ const maxStateFile = 64 << 20
 // CheckpointCmd is waymark checkpoint.
 type CheckpointCmd struct {
 	Run_  string   `arg:"" name:"run" help:"Run id."`
-	State string   `placeholder:"FILE" help:"File with a JSON object, whose members become values of the state; - is standard input."`
+	State string   `placeholder:"FILE" help:"File with a JSON object: each member becomes a value of the state; - is standard input."`
 	Unset []string `placeholder:"KEY" help:"Delete this value; may be repeated."`
 	Name  string   `placeholder:"NAME" help:"Name of the point (default with new values: state-at-record-N)."`
 	Move  bool     `help:"Move the name if another point has it."`
@@ -36,13 +36,12 @@ type CheckpointCmd struct {
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `The point is mark:NAME, for waymark runs get --at and waymark resume --at. Without new values the run is not changed. ` +
-		`With them the run is taken over and then released to the fleet; other values of the state (SetState in the SDK) stay.
+	return `The point is mark:NAME, for waymark runs get --at and waymark resume --at. New values take the run over and release it; other ` +
+		`values stay.
 
 Examples:
   waymark checkpoint fix-login --name before-deploy
   waymark checkpoint fix-login --state plan.json --name new-plan
-  echo '{"todo":["mend","test"]}' | waymark checkpoint fix-login --state -
   waymark checkpoint fix-login --unset scratchpad`
 }
 

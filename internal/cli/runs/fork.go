@@ -26,11 +26,10 @@ type ForkCmd struct {
 
 // Help is the text below the flags.
 func (ForkCmd) Help() string {
-	return `The new run has everything of the run at the point. The base is not changed. Calls that had begun at the point, and hold or verify ` +
-		`calls that the base began later or may still begin, are in doubt in the fork.
+	return `The new run has everything of the run at the point; the base is not changed. Calls that the base has begun, or may begin, are in ` +
+		`doubt in the fork.
 
 Examples:
-  waymark fork fix-login --at turn:7
   waymark fork fix-login --at mark:before-deploy --as fix-login-2 --hold`
 }
 

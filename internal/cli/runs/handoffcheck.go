@@ -20,8 +20,7 @@ type handoffCheckCmd struct {
 
 // Help is the text below the flags.
 func (handoffCheckCmd) Help() string {
-	return `The file has the data of handoff.offered (docs/events.md); referencePattern, filesModified, createdAt and agentId are accepted, ` +
-		`too. More than 4,000 characters cause a warning. It needs no server. SDK: schema.ParseHandoff, Run.HandoffOf, Handoff.Offer.
+	return `The file has the data of handoff.offered (docs/events.md). More than 4,000 characters cause a warning. It needs no server.
 
 Example:
   my-agent --summary | waymark handoff check -`

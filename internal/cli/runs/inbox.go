@@ -25,9 +25,9 @@ type InboxCmd struct {
 
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
-	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined or miss events. ` +
+	return `Approvals, questions, calls that a person must settle, and runs that are quarantined or miss events. ` +
 		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. ` +
-		`Waits for other systems: waymark runs ls --stuck. Questions in full: waymark input RUN.
+		`Questions in full: waymark input RUN.
 
 Example:
   waymark inbox --label team=blue`

@@ -38,15 +38,13 @@ type InputCmd struct {
 
 // Help is the text below the flags.
 func (InputCmd) Help() string {
-	return `Without an answer it shows the questions, and the JSON Schema that an answer must match. An answered run without an executor ` +
-		`becomes claimable.
+	return `Without an answer it shows the questions, and the JSON Schema that an answer must match.
 
 Examples:
-  waymark input fix-login                          show the question
   waymark input fix-login --text "use the blue one"
   waymark input fix-login budget --payload '{"euros":100}'
   waymark input fix-login --deny --reason "not on a Friday"
-  waymark input fix-login budget --status cancelled`
+`
 }
 
 // questions is the JSON output of input without an answer.

@@ -23,8 +23,7 @@ type PlanCmd struct {
 
 // Help is the text below the flags.
 func (PlanCmd) Help() string {
-	return `From the record alone: where the next executor continues, what happens to each call without an outcome, what is repeated or ` +
-		`reused, and the commands that settle held calls. Decisions of an executor's own approval policy are not in it.`
+	return `From the record alone: decisions of an executor's own approval policy are not in it.`
 }
 
 // Run shows what the next executor of a run would do.

@@ -21,18 +21,17 @@ type RecoverCmd struct {
 	Executor  string       `required:"" placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
 	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
 	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
-	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw."`
-	RequestID string       `placeholder:"ID" help:"Id of the takeover: a repeat continues the epoch that it opened (default: a new id)."`
+	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N."`
+	RequestID string       `placeholder:"ID" help:"Id of the takeover; a repeat opens no other epoch (default: a new id)."`
 }
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `Use waymark plan first; to release the run to the fleet's executors, use waymark ` +
-		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
+	return `Use waymark plan first; to give the run to the fleet's executors, use waymark release.
 
 Examples:
   waymark recover fix-login --executor laptop --epoch 2
-  waymark recover fix-login --executor laptop --request-id try-1 --json`
+  waymark recover fix-login --executor laptop --reason reopen`
 }
 
 // recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.
@@ -108,8 +107,7 @@ type SettleCmd struct {
 
 // Help is the text below the flags.
 func (SettleCmd) Help() string {
-	return `waymark runs get lists the calls in doubt; waymark plan shows what happens to each without you. Open calls of an ended run can be ` +
-		`settled, too, but not as rerun. Cleanup keeps the run until then.
+	return `waymark plan lists the calls in doubt, and what happens to each without you.
 
 Examples:
   waymark settle fix-login 3 call-1 --how abandoned

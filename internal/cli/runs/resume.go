@@ -26,9 +26,8 @@ type ResumeCmd struct {
 
 // Help is the text below the flags.
 func (ResumeCmd) Help() string {
-	return `The run continues after the point, under its own id, even if it has ended. Later events stay in the record, but are no part of the ` +
-		`run. Their external effects are not undone: calls that had effects are listed, and repeated ones get new idempotency keys. For a ` +
-		`second run, use waymark fork.
+	return `The run continues after the point, even if it has ended. Later events stay in the record, but are no part of the run. Their external ` +
+		`effects are listed, and not undone. For a second run, use waymark fork.
 
 Examples:
   waymark resume fix-login --step 3 --dry-run

@@ -38,25 +38,23 @@ const (
 )
 
 type lsCmd struct {
-	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined; held: a person must settle a call, also of an ended run."`
+	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"running, waiting, interrupted, orphaned, completed, failed, cancelled, quarantined, or held: a person must settle a call."`
 	Stuck      bool                `help:"Only stuck runs, with each reason and its begin, longest first."`
 	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
 	Tier       string              `placeholder:"NAME" help:"Only runs of this model tier."`
-	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, the call of their completion tool; limit, the executor after a limit (failed, too); executor, the executor alone."`
+	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, a call of their completion tool; limit, the executor after a limit; executor, the executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) at most this long ago: 90m, 36h, 2d; or since a time: 2026-01-31T08:00:00Z."`
-	Until      string              `placeholder:"AGE" help:"The same, longer ago than this."`
+	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) at most this long ago, such as 36h or 2d, or since a time, such as 2026-01-31T08:00:00Z."`
+	Until      string              `placeholder:"AGE" help:"The same, longer ago."`
 	Limit      int                 `default:"100" placeholder:"N" help:"Maximum runs (default: 100)."`
 	All        bool                `help:"List all runs."`
 }
 
 // Help is the text below the flags.
 func (lsCmd) Help() string {
-	return `Open runs come first, then ended runs, the latest at the top; with --parent by run id. The list comes from checkpoints and may be ` +
-		`a moment old. A run ends when the server stored its last event, and starts by its executor's clock.
-
-Status, agent and completion are indexed; a tier or label is compared with each run, so add --since if few runs have it.
+	return `Open runs come first, then ended ones, the latest at the top. The list comes from checkpoints and may be a moment old. With a ` +
+		`tier or label that few runs have, add --since.
 
 Examples:
   waymark runs ls --stuck

@@ -24,8 +24,7 @@ type showCmd struct {
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `A bar is as long as the duration, relative to the longest one shown. Times come from executors. Colours follow NO_COLOR and ` +
-		`FORCE_COLOR.`
+	return `A bar is as long as the duration, relative to the longest one. Times come from executors.`
 }
 
 // Run prints the story of a run. For a run with missing events it prints the known part, and fails.

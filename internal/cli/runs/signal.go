@@ -26,8 +26,7 @@ type SignalCmd struct {
 
 // Help is the text below the flags.
 func (SignalCmd) Help() string {
-	return `Messages are ordered, and each is consumed once: a model gets them with its next turn. A run without an executor becomes ` +
-		`claimable; one that waits for an answer keeps waiting.
+	return `Messages are ordered, and each is consumed once: a model gets them with its next turn.
 
 Examples:
   waymark signal fix-login note --text "the customer is on the phone"

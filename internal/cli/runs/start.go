@@ -35,7 +35,7 @@ const (
 type StartCmd struct {
 	Agent     string            `arg:"" help:"Agent whose executors may claim the run."`
 	Task      string            `placeholder:"TEXT" help:"Task; - reads it from standard input."`
-	ID        string            `name:"id" placeholder:"ID" help:"Id of the run; the same id means the same run (default: from the agent's name)."`
+	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: from the agent's name)."`
 	Thread    string            `placeholder:"ID" help:"Conversation of the run."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label; may be repeated."`
 	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
@@ -47,11 +47,8 @@ type StartCmd struct {
 
 // Help is the text below the flags.
 func (StartCmd) Help() string {
-	return `An executor of the agent claims the run, usually within a second. Without --key-file task and labels are stored in plain text; ` +
-		`start warns if one of the agent's latest runs is encrypted.
-
-With --wait the exit code is 0 for a completed run, and 1 for one that failed or was cancelled. Ctrl-C ends the wait, not the run; ` +
-		`--timeout bounds each request, not the wait.
+	return `Without --key-file task and labels are stored in plain text. With --wait the exit code is 1 if the run failed or was cancelled; ` +
+		`Ctrl-C ends the wait, not the run.
 
 Examples:
   waymark start coder --task "Mend the parser." --id fix-parser

@@ -19,8 +19,7 @@ type TreeCmd struct {
 
 // Help is the text below the flags.
 func (TreeCmd) Help() string {
-	return `The tree comes from checkpoints and may be a moment old; states are read from the log. At most 1,000 runs are shown, the nearest ` +
-		`first.`
+	return `The tree comes from checkpoints and may be a moment old. At most 1,000 runs are shown.`
 }
 
 // Run shows the relations of a run.

@@ -23,23 +23,23 @@ import (
 
 // Cmd is waymark serve.
 type Cmd struct {
-	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Address of health checks and metrics; port 0 takes a free port, off disables them (WAYMARK_HTTP; default: ${http})."`
-	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
-	Embedded    bool           `help:"Run the embedded server even if the environment names another."`
-	NoFold      bool           `help:"Answer requests only; another process writes checkpoints and detects silent executors."`
+	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Address of health checks and metrics; port 0: a free one; off: none (WAYMARK_HTTP; default: ${http})."`
+	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded server (WAYMARK_PORT; default: that of the last start)."`
+	Embedded    bool           `help:"Run the embedded server, whatever the environment names."`
+	NoFold      bool           `help:"Only answer requests: another process folds."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
 	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"At most one checkpoint of a run in this time, 1ms to 1s (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
-	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk; 1 on an external one)."`
+	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, 1 on an external one)."`
 	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Replicas of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
 	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name in leases and events (WAYMARK_NAME; default: from the host name)."`
 	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"Time limit for unfinished work on a stop (WAYMARK_GRACE; default: 10s)."`
-	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence after which an executor's runs can be claimed, 2s or more; sets the heartbeat interval, too (WAYMARK_SILENCE; default: 10s)."`
-	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress before a run is quarantined; -1: never (WAYMARK_MAX_CLAIMS; default: 3)."`
-	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"Purge sealed events after this time, or never (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
-	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED). Without it, sealed events are kept for 5m at least."`
+	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence after which an executor's runs can be claimed, 2s or more (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress until a quarantine; -1: never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"Purge sealed events after this time, or never (WAYMARK_PURGE_AFTER; default: 10m)."`
+	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED)."`
 	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries here until each is accepted (WAYMARK_WEBHOOK)."`
-	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts: whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
+	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts (WAYMARK_WEBHOOK_SECRET)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }

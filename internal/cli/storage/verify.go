@@ -26,7 +26,7 @@ type VerifyCmd struct {
 
 // Help is the text below the flags.
 func (VerifyCmd) Help() string {
-	return `Folds the run again and compares every segment and kept checkpoint. Damage is reported with the first bad event, and with what a ` +
+	return `Damage is reported with the first bad event, and with what a ` +
 		`recovery uses instead. Mistakes of executors, in any language, are listed, too: events that were refused, with the reason, and accepted ones ` +
 		`that break a rule (docs/events.md). No daemon is needed. The exit code is 6 if there is any damage, and with --strict 9 if there is any mistake.`
 }

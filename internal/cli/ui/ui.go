@@ -23,7 +23,7 @@ import (
 
 // Cmd is waymark ui.
 type Cmd struct {
-	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others than loopback need --https-cert, --https-key and --token-file."`
+	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others need a certificate and a token file."`
 	ReadOnly  bool   `help:"Show no buttons, whatever the credentials allow."`
 	NoContent bool   `help:"Hide messages, arguments, results and questions."`
 	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
@@ -34,13 +34,9 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The pages show what the commands show, with your credentials: an observer's have no buttons. The fleet's daemon must run.
-
-The printed address works for one browser; after its use another is printed. The pages are reachable from this machine only, ` +
-		`unless TLS and a token file are given.
+	return `The pages have your credentials: an observer's have no buttons. The printed address works for one browser; then another is printed.
 
 Examples:
-  waymark ui --read-only --no-content
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
 }
 
