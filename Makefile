@@ -11,8 +11,8 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
-CHECK_FULL := dist-short deploycheck agents uicheck bench-short asyncapi cross fuzz chaos-check long
-NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
+CHECK_FULL := dist-short deploycheck agents uicheck bench-short cross fuzz chaos-check long
+NIGHTLY := vulncheck deploycheck agents uicheck cross fuzz chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
@@ -100,9 +100,6 @@ bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
 	cd tools/bench && $(TEST) $(SHORT) ./...
 bench-race: $(GOTESTSUM) ## run all tests of tools/bench under the race detector
 	cd tools/bench && $(TEST) -race ./...
-asyncapi: $(GOTESTSUM) ## validate the AsyncAPI document (needs npm)
-	@sh tools/asyncapi.sh $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION) $(ASYNCAPI_PARSER_VERSION)
-	$(TEST) -count=1 -run TestAsyncAPI_Document_Valid ./schema
 cross: ## build the program and vet all code for Windows (FULL=1: for macOS and another processor of Linux, too)
 	@# go vet compiles what other packages import, and checks the types of all. go build ./... would link each program.
 	@set -e; for platform in windows/amd64 $(if $(FULL),darwin/arm64 linux/arm64); do \

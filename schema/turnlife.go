@@ -2,7 +2,6 @@ package schema
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -298,8 +297,3 @@ func shownError(e *Error, refs []Ref, path string) *Error {
 		Retryable: e.Retryable,
 	}
 }
-
-// TurnNotices are the names of the notices of a turn's life.
-func TurnNotices() []string { return slices.Clone(turnNotices) }
-
-var turnNotices = []string{TurnCreated, TurnUpdated, TurnFinalized}

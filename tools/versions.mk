@@ -1,6 +1,5 @@
 # Versions of the tools that "make check" fetches for itself, into .bin. Go libraries are in go.mod.
 GOLANGCI_LINT_VERSION := v2.15.0
-ASYNCAPI_PARSER_VERSION := 3.6.3
 AXE_CORE_VERSION := 4.14.1
 GOVULNCHECK_VERSION := v1.8.0
 # As tools/pinned/go.mod has them.

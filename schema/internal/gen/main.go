@@ -1,4 +1,4 @@
-// Command gen writes schema/jsonschema and schema/asyncapi.json from the Go types of package schema, their comments,
+// Command gen writes schema/jsonschema from the Go types of package schema, their comments,
 // their constants and the rules of their fields. Run it by go generate ./schema/...
 package main
 
@@ -59,9 +59,6 @@ func generate(dir string) (map[string][]byte, error) {
 		if files[schemaDir+"/"+d.file+".json"], err = encode(b.standalone(d)); err != nil {
 			return nil, err
 		}
-	}
-	if files["asyncapi.json"], err = encode(b.asyncAPI()); err != nil {
-		return nil, err
 	}
 	return files, nil
 }

@@ -36,40 +36,7 @@ func newBuilder(dir string) (*builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &builder{source: src, defs: map[string]object{}, ofEvents: map[string]bool{}, events: eventNames(src)}, nil
-}
-
-// eventNames finds the vocabulary in the data types that the source declares.
-func eventNames(src *source) []string {
-	var names []string
-	for name := range src.doc {
-		base, ok := strings.CutSuffix(name, "Data")
-		if !ok || strings.Contains(name, ".") || base == "" {
-			continue
-		}
-		if event := eventOf(base); schema.NewData(event) != nil {
-			names = append(names, event)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// eventOf is the event's name for the name of its type: RunCancelRequested is run.cancel_requested.
-func eventOf(base string) string {
-	var b strings.Builder
-	words := 0
-	for i, r := range base {
-		if r >= 'A' && r <= 'Z' {
-			if i > 0 {
-				b.WriteByte("._"[min(words, 2)-1])
-			}
-			words++
-			r += 'a' - 'A'
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
+	return &builder{source: src, defs: map[string]object{}, ofEvents: map[string]bool{}, events: schema.EventNames()}, nil
 }
 
 // others are the types besides events that have their own schema.
