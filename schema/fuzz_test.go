@@ -177,7 +177,7 @@ func FuzzApply(f *testing.F) {
 		require.Equal(t, r.head, c.Head)
 		require.NoError(t, json.Unmarshal(mustJSON(t, r.state), new(schema.State)))
 		r.state.Conversation()
-		require.NoError(t, json.Unmarshal(mustJSON(t, r.state.View()), new(schema.StateView)))
+		require.NoError(t, json.Unmarshal(mustJSON(t, r.state.View()), new(schema.State)))
 		keyed(t, header, body)
 	})
 }

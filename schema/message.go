@@ -57,9 +57,9 @@ type Part struct {
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
 	Response jsontext.Value `json:"response,omitzero" content:"large"`
-	// IsError says of a tool_call_response that the response is an error. It is not in the event, whose calls have
-	// it; [State.Conversation] sets it.
-	IsError bool `json:"-"`
+	// IsError says of a tool_call_response that the response is an error. Events need not have it, because their calls
+	// do; [State.Conversation] sets it.
+	IsError bool `json:"is_error,omitzero"`
 	// Modality of blob, file and uri: image, audio, video, document.
 	Modality string `json:"modality,omitzero"`
 	// MimeType of blob, file and uri.

@@ -9,7 +9,8 @@ import (
 // State is the sum of all of a run's events: the head, the conversation, the calls with their results. A recovery
 // returns it to the next executor. The zero State is the state before the first event.
 type State struct {
-	Head Head `json:"head"`
+	// Head is the zero head in the answer of the view state.
+	Head Head `json:"head,omitzero"`
 	// Started is the data of run.started; nil when the run was opened implicitly.
 	Started *RunStartedData `json:"started,omitzero"`
 	// Messages in order, without those that a repeated turn superseded.
@@ -19,14 +20,16 @@ type State struct {
 	// Calls in the order they were recorded.
 	Calls []Call `json:"calls,omitzero"`
 	// Phases in order, with their outputs.
-	Phases      []StatePhase       `json:"phases,omitzero"`
-	Compactions []StateCompaction  `json:"compactions,omitzero"`
-	Waits       []StateWait        `json:"waits,omitzero"`
-	Handoffs    []StateHandoff     `json:"handoffs,omitzero"`
-	Artifacts   []StateArtifact    `json:"artifacts,omitzero"`
-	Errors      []ErrorRaisedData  `json:"errors,omitzero"`
-	Limits      []LimitReachedData `json:"limits,omitzero"`
-	Decisions   []StateDecision    `json:"decisions,omitzero"`
+	Phases      []StatePhase      `json:"phases,omitzero"`
+	Compactions []StateCompaction `json:"compactions,omitzero"`
+	// Compacted lists what the latest compaction replaced by a summary; only in [State.View].
+	Compacted *Compacted         `json:"compacted,omitzero"`
+	Waits     []StateWait        `json:"waits,omitzero"`
+	Handoffs  []StateHandoff     `json:"handoffs,omitzero"`
+	Artifacts []StateArtifact    `json:"artifacts,omitzero"`
+	Errors    []ErrorRaisedData  `json:"errors,omitzero"`
+	Limits    []LimitReachedData `json:"limits,omitzero"`
+	Decisions []StateDecision    `json:"decisions,omitzero"`
 	// Takeovers are the epochs after the first, in order.
 	Takeovers []RunResumedData `json:"takeovers,omitzero"`
 	Ended     *RunEndedData    `json:"ended,omitzero"`
@@ -49,8 +52,9 @@ type StateMessage struct {
 	Message
 	// Turn it belongs to; 0 outside any turn.
 	Turn int32 `json:"turn,omitzero"`
-	// EventID, Epoch and Time of its event.
-	EventID string `json:"event_id"`
+	// EventID, Epoch and Time of its event. EventID is empty in [State.View] for results that follow the message with
+	// the calls, and for the summary of a compaction.
+	EventID string `json:"event_id,omitzero"`
 	Epoch   Epoch  `json:"epoch,omitzero"`
 	Time    string `json:"time,omitzero"`
 	// Refs name parts that are in the blob store; paths are relative to the message.

@@ -9,61 +9,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// StateView is the content of a run in an answer with the view state: the conversation joined with its calls, and the
-// rest of [State]. Its JSON members are in run order, oldest first.
-type StateView struct {
-	// Messages of [State.Conversation], with each call's arguments and response filled in, and the latest compaction
-	// applied.
-	Messages []MessageView `json:"messages"`
-	// Turns and Calls in the order of recording. Calls omits arguments and results that Messages have.
-	Turns []StateTurn `json:"turns,omitzero"`
-	Calls []Call      `json:"calls,omitzero"`
-	// Compacted lists the messages, turns and closed calls that a compaction replaced by a summary. The run at an
-	// earlier point has them.
-	Compacted *Compacted `json:"compacted,omitzero"`
-
-	// The rest as in [State].
-	Started   *RunStartedData    `json:"started,omitzero"`
-	Phases    []StatePhase       `json:"phases,omitzero"`
-	Waits     []StateWait        `json:"waits,omitzero"`
-	Handoffs  []StateHandoff     `json:"handoffs,omitzero"`
-	Artifacts []StateArtifact    `json:"artifacts,omitzero"`
-	Errors    []ErrorRaisedData  `json:"errors,omitzero"`
-	Limits    []LimitReachedData `json:"limits,omitzero"`
-	Decisions []StateDecision    `json:"decisions,omitzero"`
-	Takeovers []RunResumedData   `json:"takeovers,omitzero"`
-	Ended     *RunEndedData      `json:"ended,omitzero"`
-	Values    []StateValue       `json:"values,omitzero"`
-	Signals   []StateSignal      `json:"signals,omitzero"`
-	Unknown   []UnknownEvent     `json:"unknown,omitzero"`
-}
-
-// MessageView is a message of the conversation, and its origin.
-type MessageView struct {
-	// Role, Name, Source and Extra as in [Message].
-	Role string `json:"role"`
-	Name string `json:"name,omitzero"`
-	// Turn it belongs to; 0 outside any turn.
-	Turn   int32          `json:"turn,omitzero"`
-	Parts  []PartView     `json:"parts,omitzero"`
-	Source jsontext.Value `json:"source,omitzero"`
-	// EventID of its event. Absent for a message without one: results that follow the message with the calls, and the
-	// summary of a compaction.
-	EventID string `json:"event_id,omitzero"`
-	Epoch   Epoch  `json:"epoch,omitzero"`
-	Time    string `json:"time,omitzero"`
-	// Refs name fields that are in the blob store or encrypted; paths are relative to the message.
-	Refs  []Ref          `json:"refs,omitzero"`
-	Extra jsontext.Value `json:",embed"`
-}
-
-// PartView is a part of a message. A tool_call has its arguments, a tool_call_response its response.
-type PartView struct {
-	Part
-	// IsError says of a tool_call_response that the response is an error.
-	IsError bool `json:"is_error,omitzero"`
-}
-
 // Compacted describes what the latest compaction replaced.
 type Compacted struct {
 	// ThroughTurn and Time as in context.compacted; Messages is the number of recorded messages that the summary
@@ -73,14 +18,15 @@ type Compacted struct {
 	Time        string `json:"time,omitzero"`
 }
 
-// View returns the whole content for the view state. The state is not changed, and shares its content.
-func (s *State) View() *StateView {
+// View returns the state as the view state has it: without the head, which answers have on their own, with the messages
+// of [State.Conversation] in place of the recorded ones, each call's arguments and response filled in and the latest
+// compaction applied, and without what that leaves out. Calls omits arguments and results that Messages have; their refs
+// stand at the message. The state is not changed, and shares its content.
+func (s *State) View() *State {
 	said, behind := s.conversation()
-	v := &StateView{
-		Messages: make([]MessageView, len(said)),
-		Started:  s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
-		Decisions: s.Decisions, Takeovers: s.Takeovers, Ended: s.Ended, Values: s.Values, Signals: s.Signals, Unknown: s.Unknown,
-	}
+	v := *s
+	v.Head, v.history, v.open = Head{}, history{settled: true}, nil
+	v.Messages, v.Turns, v.Calls = make([]StateMessage, len(said)), nil, nil
 	// shown says which fields of a call the messages have.
 	type shown struct{ arguments, result bool }
 	fields := make(map[*Call]shown)
@@ -132,7 +78,7 @@ func (s *State) View() *StateView {
 		}
 		v.Calls = append(v.Calls, call)
 	}
-	return v
+	return &v
 }
 
 // notOfSystem counts the messages that are not of the system.
@@ -152,15 +98,8 @@ func at(path, place string) bool {
 }
 
 // view returns the message with the references of the calls that its parts name.
-func (m *said) view() MessageView {
-	v := MessageView{
-		Role: m.Role, Name: m.Name, Turn: m.Turn, Source: m.Source, EventID: m.EventID, Epoch: m.Epoch, Time: m.Time, Refs: m.Refs, Extra: m.Extra,
-		Parts: make([]PartView, len(m.Parts)),
-	}
-	for j := range m.Parts {
-		v.Parts[j] = PartView{Part: m.Parts[j], IsError: m.Parts[j].IsError}
-		v.Parts[j].Extra = withoutMembers(m.Parts[j].Extra, "is_error")
-	}
+func (m *said) view() StateMessage {
+	v := m.StateMessage
 	for j, c := range m.named {
 		if c.Call == nil || c.whole {
 			continue

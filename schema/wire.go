@@ -52,7 +52,7 @@ func Changes(verb string) bool {
 
 // Views of a run in the answers of recover and get.
 const (
-	// ViewState answers with the head and the content, [StateView]. It is the default.
+	// ViewState answers with the head and the content, [State.View]. It is the default.
 	ViewState = "state"
 	// ViewHead answers with one message that has only the head: it costs the same for a run of any length.
 	ViewHead = "head"
@@ -136,7 +136,7 @@ type RecoverRequest struct {
 type RecoverReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
-	State *StateView `json:"state,omitzero"`
+	State *State `json:"state,omitzero"`
 	// Epoch that the executor now holds, and the first sequence it writes in it.
 	Epoch        Epoch    `json:"epoch"`
 	NextSequence Sequence `json:"next_sequence"`
@@ -189,7 +189,7 @@ type GetRequest struct {
 type GetReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
-	State *StateView `json:"state,omitzero"`
+	State *State `json:"state,omitzero"`
 	// Quarantined as in [RunSummary], with the daemon's own number of claims.
 	Quarantined bool         `json:"quarantined,omitzero"`
 	Complete    bool         `json:"complete"`

@@ -29,7 +29,7 @@ func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
 	return f
 }
 
-func (w *serviceWorld) stateOf(run, at string) *schema.StateView {
+func (w *serviceWorld) stateOf(run, at string) *schema.State {
 	w.TB.Helper()
 	reply, _ := w.at(run, schema.ViewState, at)
 	return reply.State

@@ -455,7 +455,7 @@ func (x *writer) state(n int) *schema.State {
 }
 
 // requireView requires that an answer has the whole of a state.
-func requireView(tb testing.TB, want *schema.State, got *schema.StateView) {
+func requireView(tb testing.TB, want *schema.State, got *schema.State) {
 	tb.Helper()
 	wanted, err := json.Marshal(want.View(), json.Deterministic(true))
 	require.NoError(tb, err)

@@ -7,7 +7,7 @@ import (
 )
 
 // joined sends the view state: the answer in as many messages as it needs.
-func (v *view) joined(build func(*schema.StateView) any) error {
+func (v *view) joined(build func(*schema.State) any) error {
 	body, err := encode(build(v.state.State.View()))
 	if err != nil {
 		return err

@@ -59,7 +59,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 		At: &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun},
 	}
 	if v.view == schema.ViewState {
-		return v.joined(func(state *schema.StateView) any {
+		return v.joined(func(state *schema.State) any {
 			reply.State = state
 			return &reply
 		})

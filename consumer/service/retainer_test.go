@@ -68,7 +68,7 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 		}
 	}
 	w.awaitFolded(last)
-	before := map[string]*schema.StateView{}
+	before := map[string]*schema.State{}
 	for i := range runs {
 		id := fmt.Sprintf("run-%02d", i)
 		before[id] = w.stateOf(id, "")

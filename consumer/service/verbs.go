@@ -39,7 +39,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(v, r, func(state *schema.StateView) any {
+	return s.answer(v, r, func(state *schema.State) any {
 		return &schema.GetReply{
 			Head: r.Head, State: state, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Heartbeats.Overdue(r.Head.Run),

@@ -142,7 +142,7 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 }
 
 // answer sends the view's content, and then the answer itself, which is built last.
-func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateView) any) error {
+func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.State) any) error {
 	t := v.task
 	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
 		return err

@@ -45,8 +45,8 @@ var missionRowsTo18 = []missionRow{
 		[]shown{{
 			command: `nats req --raw waymark.recover.default.lost '{"executor":"laptop","request_id":"try-1"}' | jq -c '.epoch, .next_sequence, .head.status, .head.executor, .head.turn, .state.messages[]'`,
 			want: []string{
-				`\A3\n1\n"running"\n"laptop"\n2$`, `^\{"role":"user","turn":1,.*"Watch the gate\."`, `^\{"role":"assistant","turn":1,.*"type":"tool_call","id":"a","name":"look","arguments":\{\}`,
-				`^\{"role":"tool","turn":1,.*"look is done"`, `^\{"role":"assistant","turn":2,.*"name":"sleep"`,
+				`\A3\n1\n"running"\n"laptop"\n2$`, `^\{"role":"user",.*"Watch the gate\."\}\],"turn":1,`, `^\{"role":"assistant",.*"type":"tool_call","id":"a","name":"look","arguments":\{\}\}\],"turn":1,`,
+				`^\{"role":"tool",.*"look is done"\}\],"turn":1,`, `^\{"role":"assistant",.*"name":"sleep","arguments":\{\}\}\],"turn":2,`,
 			},
 		}},
 	},

@@ -29,7 +29,7 @@ func TestValue_PathsOfOthers_ChangeOnlyWhatIsThere(t *testing.T) {
 	require.Equal(t, schema.RoleUser, shown.Role, "it is no content")
 	require.Len(t, shown.Parts, 3)
 	require.Equal(t, "c2VjcmV0", *m.Parts[1].Content)
-	view := schema.MessageView{Parts: []schema.PartView{{Part: schema.Text("c2VjcmV0")}}}
+	view := schema.StateMessage{Message: schema.Message{Parts: []schema.Part{schema.Text("c2VjcmV0")}}}
 	require.Equal(t, encryption.Placeholder("k"), *encryption.ReadableValue(view, []schema.Ref{ref("/parts/0/content")}).Parts[0].Content)
 	require.Equal(t, "x", encryption.ReadableField("x", []schema.Ref{ref("/a")}, "/b"))
 }

@@ -22,13 +22,13 @@ func FuzzShown(f *testing.F) {
 		for _, field := range fieldsOf(value) {
 			require.NotEmpty(t, field.Kind)
 		}
-		parts := []schema.PartView{
-			{Part: schema.Part{Type: schema.PartText, Content: &text}},
-			{Part: schema.Part{Type: schema.PartBlob, MimeType: "image/png", Content: &text}},
-			{Part: schema.Part{Type: schema.PartToolCallResponse, ID: text, Response: jsontext.Value(value)}},
-			{Part: schema.Part{Type: schema.PartToolCall, Name: text, Arguments: jsontext.Value(value)}},
+		parts := []schema.Part{
+			{Type: schema.PartText, Content: &text},
+			{Type: schema.PartBlob, MimeType: "image/png", Content: &text},
+			{Type: schema.PartToolCallResponse, ID: text, Response: jsontext.Value(value)},
+			{Type: schema.PartToolCall, Name: text, Arguments: jsontext.Value(value)},
 		}
-		v := &view{Body: &conversationBody{Messages: messagesOf("r", "", &schema.StateView{Messages: []schema.MessageView{{Role: text, Parts: parts}}})}}
+		v := &view{Body: &conversationBody{Messages: messagesOf("r", "", &schema.State{Messages: []schema.StateMessage{{Message: schema.Message{Role: text, Parts: parts}}}})}}
 		var b strings.Builder
 		require.NoError(t, parsed["conversation"].ExecuteTemplate(&b, "body", v))
 		page := b.String()

@@ -140,7 +140,7 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 var roles = []string{schema.RoleSystem, schema.RoleUser, schema.RoleAssistant, schema.RoleTool}
 
 // messagesOf are the messages of a page, with the outcomes of their calls.
-func messagesOf(run, at string, v *schema.StateView) []messageRow {
+func messagesOf(run, at string, v *schema.State) []messageRow {
 	rows, turn, tools := make([]messageRow, len(v.Messages)), int32(-1), make(map[string]string)
 	for i := range v.Messages {
 		m := encryption.ReadableValue(v.Messages[i], v.Messages[i].Refs)
@@ -166,7 +166,7 @@ func messagesOf(run, at string, v *schema.StateView) []messageRow {
 }
 
 // wholePath is the address of one field in full.
-func wholePath(run, at, event string, turn int32, part int, p *schema.PartView) string {
+func wholePath(run, at, event string, turn int32, part int, p *schema.Part) string {
 	q := url.Values{}
 	if at != "" {
 		q.Set("at", at)
@@ -191,7 +191,7 @@ func wholePath(run, at, event string, turn int32, part int, p *schema.PartView) 
 var images = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 // partOf formats a part.
-func partOf(p *schema.PartView, whole func() string) partRow {
+func partOf(p *schema.Part, whole func() string) partRow {
 	row := partRow{Kind: p.Type}
 	switch p.Type {
 	case schema.PartText, schema.PartReasoning:

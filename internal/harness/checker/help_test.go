@@ -26,7 +26,7 @@ type world struct {
 	unread   map[string]string
 	places   map[string]checker.Answer
 	stored   *schema.Head
-	state    *schema.StateView
+	state    *schema.State
 }
 
 func newWorld(t *testing.T) *world {
@@ -133,7 +133,7 @@ func (w *world) copied() *schema.Head {
 }
 
 // folded is the log's state in an answer.
-func (w *world) folded() *schema.StateView {
+func (w *world) folded() *schema.State {
 	s := schema.NewState("f", "r1")
 	for i := range w.log {
 		s.Apply(schema.NoKeys, &w.log[i])

@@ -142,7 +142,7 @@ type Final struct {
 	Unread map[string]string `json:"unread,omitzero"`
 	// Stored is the head of the stored checkpoint, and State the answered messages and results; nil if not read.
 	Stored *schema.Head      `json:"-"`
-	State  *schema.StateView `json:"-"`
+	State  *schema.State `json:"-"`
 	// Places are other views of the run, by place: the stored checkpoint, each replica of the service. A takeover's
 	// answer is not one of them, because it changes the run.
 	Places map[string]Answer `json:"places,omitzero"`
