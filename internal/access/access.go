@@ -108,7 +108,6 @@ func grants(fleet string, shards int) []grant {
 	verbs(decidingVerbs, true)
 	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
 
-
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
 	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
 	add(stream, schema.ObservedSubject(fleet, "*.*", "*"), Observer, Operator)

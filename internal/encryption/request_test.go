@@ -65,6 +65,7 @@ func TestRequest_EachType_IsEncryptedOrHasNoContent(t *testing.T) {
 			text, err := json.Marshal(out)
 			require.NoError(t, err)
 			require.NotContains(t, string(text), "canary", "%T", r)
+			require.Equal(t, content, strings.Contains(string(text), `"by":"ann"`), "%T keeps its other members", r)
 			require.Equal(t, content, strings.Contains(string(text), `"key_id":"k1"`), "%T", r)
 			after, err := json.Marshal(r)
 			require.NoError(t, err)
