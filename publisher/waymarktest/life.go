@@ -124,7 +124,7 @@ func (c *crashes) try(p *point) *trial {
 	}
 	_, err := c.person.Submit(ctx, spec)
 	w.must(err, "submit run %s", t.run)
-	most := c.spec.Lives
+	most := c.spec.lives
 	if most == 0 {
 		most = 20
 		if c.whole != nil {
