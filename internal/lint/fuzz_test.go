@@ -56,7 +56,7 @@ var fuzzed = map[string]string{
 	"internal/answerschema.check.array":     "internal/answerschema.FuzzCheck",
 	"consumer/service.task.decode":          "consumer/service.FuzzRequests",
 	"consumer/service.parsePlace":           "consumer/service.FuzzPlace",
-	"consumer/liveness.Heartbeats.executor":       "consumer/liveness.FuzzHeard",
+	"consumer/liveness.Heartbeats.executor": "consumer/liveness.FuzzHeard",
 	"internal/fleetclient.ErrorOf":          "internal/fleetclient.FuzzReplies",
 	"internal/fleetclient.Decode":           "internal/fleetclient.FuzzReplies",
 	"publisher.tooDeep":                     "publisher.FuzzAnswers",
