@@ -24,21 +24,22 @@ type ForkSpec struct {
 }
 
 // Fork starts a run that continues from a point of another run: with its messages, its calls and their results, its
-// phases, and its waits at that point. It writes one event, whatever the length of the base. Neither the fork nor
-// anything it does writes to the base. The fork does not change with the base, as long as the events up to the point
-// are kept.
+// phases, and its waits at that point. It writes one event, whatever the length of the base, and before that a mark
+// into the base: the base is kept as long as the fork. Nothing else of the fork is written to the base, and the fork
+// does not change with it.
 //
 // A call that was begun at the point is in doubt in the fork and settled by its policy, because the base's executor may
 // still be running it. The same applies to a hold or verify call that was requested at the point, if the base began it
 // later or may still begin it. The idempotency key stays that of the base. Hand-offs, marks and token usage stay with
 // the base.
 //
-// A run with an ordered removal cannot be forked. Fork checks the base again after its own first event, so that no fork
-// remains without its base: then the fork is cancelled, and the error is [ErrRunErased].
-//
 // It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run with missing events before the
-// point, [ErrConfig] for a run that already depends on schema.MaxBases others, and those of [Fleet.Start].
+// point, [ErrConfig] for a run that already depends on schema.MaxBases others, [ErrConflict] for a base that has
+// schema.MaxForks forks, [ErrRunErased] if the base is removed meanwhile, and the errors of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
+	if err := checkRun(spec.ID); err != nil {
+		return nil, err
+	}
 	if spec.ID == spec.Base {
 		return nil, fmt.Errorf("fork of run %s: %w: a fork needs an id of its own", spec.Base, ErrConfig)
 	}
@@ -70,19 +71,11 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 			start.Task = s.Task
 		}
 	}
-	run, err := f.Start(ctx, start)
-	if err != nil {
-		return nil, err
+	// The mark comes first: a removal of the base finds it, or comes before it and refuses it.
+	if err := f.control(ctx, schema.VerbFork, spec.Base, &schema.ForkRequest{Fork: spec.ID, By: f.cfg.Executor}); err != nil {
+		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
 	}
-	// A removal looks for forks after its order, and the daemon refuses points of the base after that order. So at
-	// least one of the two sees the other.
-	if _, err := f.HeadAt(ctx, spec.Base, spec.At); errors.Is(err, ErrRunErased) || errors.Is(err, ErrRunNotFound) {
-		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Base + ", the base of this fork, was removed at this moment"})
-		return nil, errors.Join(fmt.Errorf("fork of run %s: %w", spec.Base, err), end)
-	} else if err != nil {
-		return nil, errors.Join(fmt.Errorf("fork of run %s: the base could not be checked again; to continue the fork anyway, resume run %s: %w", spec.Base, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
-	}
-	return run, nil
+	return f.Start(ctx, start)
 }
 
 // errTooManyBases says that a fork depends on more runs than readers follow.

@@ -92,6 +92,7 @@ func TestRequested_ForkOfAbandonedCall_MadeAgain(t *testing.T) {
 		}
 	}
 	require.Equal(t, int64(2), ran.Load())
+	require.NoError(t, origin.Sync(t.Context()), "the fork has marked it")
 	w.requireSameFold(origin)
 }
 

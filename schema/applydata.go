@@ -499,6 +499,9 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 }
 
 func (h *Head) marked(p *place, d *CheckpointMarkedData) Verdict {
+	if d.Fork {
+		return h.forked(d.Name)
+	}
 	m := Mark{Name: d.Name, Position: p.at, Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn}
 	i := slices.IndexFunc(h.Marks, func(o Mark) bool { return o.Name == d.Name })
 	switch {
@@ -508,6 +511,18 @@ func (h *Head) marked(p *place, d *CheckpointMarkedData) Verdict {
 		return rejected(ReasonTooMany, "the run has %d marks already", MaxMarks)
 	default:
 		h.Marks = append(h.Marks, m)
+	}
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// forked notes that a run is forked from this one.
+func (h *Head) forked(fork string) Verdict {
+	switch {
+	case slices.Contains(h.Forks, fork):
+	case len(h.Forks) >= MaxForks:
+		return rejected(ReasonTooMany, "the run has %d forks already", MaxForks)
+	default:
+		h.Forks = append(h.Forks, fork)
 	}
 	return Verdict{Kind: Applied, Boundary: true}
 }

@@ -35,6 +35,8 @@ const (
 	MaxHandoffs = 64
 	// MaxMarks bounds the named points of a run.
 	MaxMarks = 64
+	// MaxForks bounds the runs that are forked from a run.
+	MaxForks = 256
 	// MaxCompletedPhases bounds the phases remembered as completed.
 	MaxCompletedPhases = 256
 	// MaxLabels, MaxLabelKey and MaxLabelValue bound labels.
@@ -312,7 +314,9 @@ type Head struct {
 	Counts    Counts `json:"counts"`
 	Usage     Usage  `json:"usage,omitzero"`
 	Marks     []Mark `json:"restore_points,omitzero"`
-	Gaps      []Gap  `json:"gaps,omitzero"`
+	// Forks are the runs whose base is this run. Some may have been removed since, or never have begun.
+	Forks []string `json:"forks,omitzero"`
+	Gaps  []Gap    `json:"gaps,omitzero"`
 	// Records counts the messages of the run's log except the daemon's own marks, whatever their verdict.
 	Records int64 `json:"records,omitzero"`
 	// Superseded are the records that rewinds abandoned.
@@ -392,6 +396,7 @@ func (h *Head) Clone() Head {
 		c.Handoff = &handoff
 	}
 	c.Marks = slices.Clone(h.Marks)
+	c.Forks = slices.Clone(h.Forks)
 	c.Signals = slices.Clone(h.Signals)
 	c.Superseded = slices.Clone(h.Superseded)
 	c.Gaps = slices.Clone(h.Gaps)

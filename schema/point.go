@@ -389,7 +389,7 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 		return f.closed(h, v)
 	case PointMark:
 		d, ok := v.Data.(*CheckpointMarkedData)
-		return ok && d.Name == f.point.Name
+		return ok && !d.Fork && d.Name == f.point.Name
 	default:
 		return false
 	}

@@ -411,9 +411,13 @@ type ArtifactAddedData struct {
 // EventName implements [Data].
 func (*ArtifactAddedData) EventName() string { return ArtifactAdded }
 
-// CheckpointMarkedData pins this point of the run under a name.
+// CheckpointMarkedData pins this point of the run under a name, or says that another run is forked from this one.
 type CheckpointMarkedData struct {
+	// Name of the point, or the id of the fork. Required.
 	Name string `json:"name" check:"required,max=256,text"`
+	// Fork: the name is the id of a run whose base is this run. A fork marks its base before its own first event, and
+	// the base is kept as long as the fork.
+	Fork bool `json:"fork,omitzero"`
 	// By is the sender of the mark if it was not the run's executor: an operator's mark is a control event.
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`

@@ -26,6 +26,8 @@ const (
 	VerbCancel = "cancel"
 	// VerbHandoff accepts, declines or closes a hand-off.
 	VerbHandoff = "handoff"
+	// VerbFork marks a run as the base of a fork, before the fork begins.
+	VerbFork = "fork"
 	// VerbMark pins the current point of a run under a name.
 	VerbMark = "mark"
 	// VerbSignal sends a message into a run that has not ended.
@@ -308,6 +310,15 @@ type MarkRequest struct {
 	// RequestID lets a repeat of the request find its first try, so that it does not undo a later move of the name.
 	// If empty, a repeat is found only while the marked event is the run's last.
 	RequestID string `json:"request_id,omitzero"`
+}
+
+// ForkRequest marks a run as the base of a run that begins next. The daemon keeps the base as long as the fork. A
+// repeat gets the first answer.
+type ForkRequest struct {
+	// Fork is the id of the new run. Required.
+	Fork string `json:"fork"`
+	// By is the sender's name, a claim, as in [InputRequest].
+	By string `json:"by"`
 }
 
 // HistoryReply lists the stored checkpoints of a run, newest first.

@@ -207,3 +207,33 @@ func TestRecover_ChainOfForksLongerThanARequest_LaterTryTakesItOver(t *testing.T
 		require.Equal(t, schema.CodeUnavailable, told.Code, told.Message)
 	}
 }
+
+func TestFork_Mark_StoredOnceAndKeptThroughRewindAndEnd(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("base")
+	x.Start()
+	x.TurnOf(100)
+	req := schema.ForkRequest{Fork: "fork", By: "executor-1"}
+	first := w.control(schema.VerbFork, "base", req)
+	require.False(t, first.Already)
+	require.True(t, w.control(schema.VerbFork, "base", req).Already)
+	reply, _ := w.get("base", schema.ViewHead)
+	require.Equal(t, []string{"fork"}, reply.Head.Forks)
+	require.Empty(t, reply.Head.Marks, "it is no named point")
+	to, _ := w.recover("base", schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", Reason: schema.TakeoverRewind, At: "seq:1", View: schema.ViewHead})
+	require.Equal(t, []string{"fork"}, to.Head.Forks, "a rewind does not take it back")
+	require.Empty(t, schema.BaseOf(schema.Point{}, to.Head.Records, &to.Head, nil).Head.Forks, "a fork does not inherit it")
+	w.refusedAs(schema.CodeBadRequest, schema.VerbFork, "base", schema.ForkRequest{Fork: "base", By: "executor-1"})
+	w.refusedAs(schema.CodeBadRequest, schema.VerbFork, "base", schema.ForkRequest{By: "executor-1"})
+	w.refusedAs(schema.CodeNotFound, schema.VerbFork, "nothing", req)
+
+	ended := w.writer("ended")
+	ended.Start()
+	ended.end(schema.StatusCompleted)
+	for i := range schema.MaxForks {
+		ended.Publish(&schema.CheckpointMarkedData{Name: fmt.Sprintf("fork-%d", i), Fork: true}, 0)
+	}
+	w.refusedAs(schema.CodeConflict, schema.VerbFork, "ended", req)
+	require.True(t, w.control(schema.VerbFork, "ended", schema.ForkRequest{Fork: "fork-7", By: "executor-1"}).Already)
+}

@@ -28,6 +28,7 @@ func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T)
 		{schema.VerbCancel, `{"by":"ann","reasn":"x"}`, "/reasn", "reason"},
 		{schema.VerbHandoff, `{"handoff_id":"h","action":"close","by":"ann","child":"r"}`, "/child", "child_run"},
 		{schema.VerbMark, `{"name":"n","by":"ann","mov":true}`, "/mov", "move"},
+		{schema.VerbFork, `{"fork":"f","by":"ann","at":"turn:1"}`, "/at", "fork"},
 		{schema.VerbErase, `{"by":"ann","chekc":true}`, "/chekc", "check"},
 		{schema.VerbCleanup, `{"by":"ann","dryrun":true}`, "/dryrun", "dry_run"},
 		{schema.VerbCleanup, `{"dry_run":true,"policy":{"grace":9}}`, "/policy/grace", "grace_seconds"},

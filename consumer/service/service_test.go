@@ -47,7 +47,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
-		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default",
+		"fork": "waymark.fork.default.*", "erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default",
 	}, subjects)
 }
 
@@ -538,7 +538,7 @@ func FuzzRequests(f *testing.F) {
 	hash := x.offer("h1", "error")
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
-		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFork, schema.VerbSignal, schema.VerbFleet,
 		schema.VerbErase, schema.VerbCleanup, schema.VerbRecords, schema.VerbExecutors,
 	}
 	for i := range verbs {

@@ -12,7 +12,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
+	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.
 	Takeovers, Continued atomic.Int64
 	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the run of an earlier try. ClaimsEmpty found

@@ -50,6 +50,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
+		{verb: schema.VerbFork, request: "ForkRequest", answer: "ControlReply", count: &s.stats.Forks, serve: s.fork},
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
 		{verb: schema.VerbSignal, request: "SignalRequest", answer: "ControlReply", count: &s.stats.Signals, serve: s.signal},
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},

@@ -100,6 +100,7 @@ func TestPermissions_Roles_LeastPrivilege(t *testing.T) {
 		{schema.ServiceSubject(schema.VerbGet, "f", "r"), access.Roles()},
 		{schema.ServiceSubject(schema.VerbCancel, "f", "r"), []access.Role{access.Executor, access.Operator}},
 		{schema.ServiceSubject(schema.VerbSignal, "f", "r"), []access.Role{access.Executor, access.Operator}},
+		{schema.ServiceSubject(schema.VerbFork, "f", "r"), []access.Role{access.Executor, access.Operator}},
 		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator}},
 		{"$KV." + n.SegmentBucket() + ".r.1", []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.PURGE." + n.EventStream(), []access.Role{access.Daemon}},

@@ -41,7 +41,7 @@ func limitRows() [][3]string {
 		{"open questions of a run", count(schema.MaxInterrupts), "the same"},
 		{"signals that are not consumed; payload of one", count(schema.MaxSignals) + "; " + size(schema.MaxSignalPayload), "`too_many_signals`, `too_large`: nothing is written"},
 		{"rewinds in front of a point", count(schema.MaxRewinds - 1), "`conflict`: take an earlier point, or fork the run"},
-		{"marks; completed phases", fmt.Sprintf("%d; %d", schema.MaxMarks, schema.MaxCompletedPhases), "dead letter `too_many`"},
+		{"marks; forks; completed phases", fmt.Sprintf("%d; %d; %d", schema.MaxMarks, schema.MaxForks, schema.MaxCompletedPhases), "dead letter `too_many`"},
 		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
 		{"latest events that are searched for duplicates", count(schema.WindowEvents), "an older sequence is `stale`"},
 		{"a checkpoint", size(schema.MaxCheckpoint), "follows from the above; an ordinary one is below 4 KiB"},

@@ -37,7 +37,7 @@ func ofFleet(fleet string) []string {
 	}
 	for _, verb := range []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle, schema.VerbClaim, schema.VerbInput,
-		schema.VerbCancel, schema.VerbHandoff, schema.VerbSignal, schema.VerbFleet, schema.VerbMark, schema.VerbErase, schema.VerbCleanup,
+		schema.VerbCancel, schema.VerbHandoff, schema.VerbSignal, schema.VerbFork, schema.VerbFleet, schema.VerbMark, schema.VerbErase, schema.VerbCleanup,
 	} {
 		list = append(list, schema.ServiceSubject(verb, fleet, ""), schema.ServiceSubject(verb, fleet, "r1"))
 	}
@@ -180,7 +180,7 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 			return list
 		}
 		s.mayNotPublish(t, s.connect(t, "payments", access.Observer), append(changes(
-			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbSignal, schema.VerbMark,
+			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbSignal, schema.VerbFork, schema.VerbMark,
 			schema.VerbErase, schema.VerbCleanup),
 			n.EventSubject("r1"), schema.HeartbeatSubject("payments", "one"), "$O."+schema.BlobBucket("payments")+".M.x"), mapped)
 		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput, schema.VerbMark, schema.VerbErase, schema.VerbCleanup),

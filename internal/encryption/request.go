@@ -57,7 +57,7 @@ func loggedBy(request any) (*logged, error) {
 	case *schema.HandoffRequest:
 		return loggedByHandoff(r), nil
 	case nil, struct{}, schema.GetRequest, *schema.GetRequest, schema.ListRequest, *schema.ListRequest, schema.RecoverRequest, *schema.RecoverRequest,
-		schema.ClaimRequest, *schema.ClaimRequest, schema.MarkRequest, *schema.MarkRequest, schema.FleetRequest, *schema.FleetRequest,
+		schema.ClaimRequest, *schema.ClaimRequest, schema.MarkRequest, *schema.MarkRequest, schema.ForkRequest, *schema.ForkRequest, schema.FleetRequest, *schema.FleetRequest,
 		schema.CleanupRequest, *schema.CleanupRequest, schema.EraseRequest, *schema.EraseRequest,
 		schema.RecordsRequest, *schema.RecordsRequest,
 		schema.ExecutorsRequest, *schema.ExecutorsRequest:

@@ -33,6 +33,7 @@ var requests = []any{
 	schema.RecoverRequest{},
 	schema.ClaimRequest{},
 	schema.MarkRequest{},
+	schema.ForkRequest{},
 	schema.FleetRequest{},
 	schema.ExecutorsRequest{},
 	schema.CleanupRequest{},

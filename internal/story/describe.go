@@ -120,6 +120,12 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 		gist(e.ArtifactID, e.Name, e.MediaType, made.SizeText(), made.WhereText())
 		line("artifact", cmp.Or(e.Name, e.ArtifactID), e.MediaType, made.SizeText(), made.WhereText())
 	case *schema.CheckpointMarkedData:
+		if e.Fork {
+			gist("base of " + e.Name)
+			line("forked", e.Name)
+			field("waymark.fork", e.Name)
+			break
+		}
 		gist(e.Name)
 		line("mark", e.Name)
 	case *schema.ErrorRaisedData:

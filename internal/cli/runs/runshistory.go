@@ -131,7 +131,7 @@ func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
 	switch {
 	case v.Over:
 		name = schema.Point{Kind: schema.PointTurn, Number: uint64(h.Turn)} //nolint:gosec // turns are from 1
-	case mark:
+	case mark && !marked.Fork:
 		name = schema.Point{Kind: schema.PointMark, Name: marked.Name}
 	case e.Sequence != 0 && v.Kind == schema.Applied:
 		name = schema.Point{Kind: schema.PointSequence, Epoch: h.Epoch, Number: uint64(e.Sequence)}

@@ -63,6 +63,7 @@ func others() []document {
 		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
 		{"cancel-request", "CancelRequest", reflect.TypeFor[schema.CancelRequest]()},
 		{"signal-request", "SignalRequest", reflect.TypeFor[schema.SignalRequest]()},
+		{"fork-request", "ForkRequest", reflect.TypeFor[schema.ForkRequest]()},
 		{"mark-request", "MarkRequest", reflect.TypeFor[schema.MarkRequest]()},
 		{"handoff-request", "HandoffRequest", reflect.TypeFor[schema.HandoffRequest]()},
 		{"erase-request", "EraseRequest", reflect.TypeFor[schema.EraseRequest]()},
