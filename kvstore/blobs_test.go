@@ -112,13 +112,21 @@ func (b *bench) found(tb testing.TB, run string) []kvstore.Blob {
 	return blobs[run]
 }
 
+// mark stores run.erased.
+func (b *bench) mark(tb testing.TB, run string) {
+	tb.Helper()
+	e, err := schema.NewErased("daemon-1", &schema.Removal{Fleet: "alpha", Run: run, ID: "n1"}, "1", time.Now())
+	require.NoError(tb, err)
+	header, body := e.Encode()
+	_, err = b.js.PublishMsg(tb.Context(), &nats.Msg{Subject: b.names.EventSubject(run), Header: header, Data: body})
+	require.NoError(tb, err)
+}
+
 // remove removes a run's blobs, and returns what a later check finds.
 func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
 	tb.Helper()
-	header, body := schema.NewErased("alpha", "daemon-1", run, "n1", time.Now()).Encode()
-	_, err := b.js.PublishMsg(tb.Context(), &nats.Msg{Subject: b.names.EventSubject(run), Header: header, Data: body})
-	require.NoError(tb, err)
-	require.NoError(tb, b.shard.Remove(tb.Context(), run, nil, b.found(tb, run), false))
+	b.mark(tb, run)
+	require.NoError(tb, b.shard.Remove(tb.Context(), run, nil, b.found(tb, run)))
 	left, err := b.shard.Left(tb.Context(), run, nil, b.found(tb, run), true)
 	require.NoError(tb, err)
 	return left
@@ -137,7 +145,7 @@ func TestBlobs_Undescribed_RemovedWithRun(t *testing.T) {
 	_, err := b.js.Publish(t.Context(), chunkPrefix+"2dWhqLr1m9uWTE4sD3cCqj", []byte("of an earlier version"))
 	require.NoError(t, err)
 	require.Len(t, b.idsOf(t, "gone"), 4)
-	before, err := b.shard.Stored(t.Context(), "gone", nil, b.found(t, "gone"))
+	before, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), false)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, before.Blobs, "each is counted once")
 
@@ -164,9 +172,7 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 		b.put(t, "kept", fmt.Sprint("whole ", i), false)
 		b.put(t, "kept", fmt.Sprint("half ", i), true)
 	}
-	header, body := schema.NewErased("alpha", "daemon-1", "gone", "n1", time.Now()).Encode()
-	_, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: b.names.EventSubject("gone"), Header: header, Data: body})
-	require.NoError(t, err)
+	b.mark(t, "gone")
 	for i, o := range b.found(t, "gone") {
 		if i%2 == 0 && o.Name != "" {
 			// The deletion was stored, and the process died before the contents were deleted.
@@ -175,7 +181,7 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 	}
 	for len(b.found(t, "gone")) > 0 {
 		all := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, all[:1], false))
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, all[:1]))
 		left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
 		require.NoError(t, err)
 		if left.None() {
@@ -183,17 +189,17 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 		}
 		// The next process begins with the blobs that it finds, in any order.
 		rest := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)-1:], false))
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)/2:], false))
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)-1:]))
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)/2:]))
 	}
 	require.Empty(t, b.idsOf(t, "gone"))
 
-	_, err = b.js.Publish(t.Context(), chunkPrefix+schema.BlobID("gone", "back"), []byte("half"))
+	_, err := b.js.Publish(t.Context(), chunkPrefix+schema.BlobID("gone", "back"), []byte("half"))
 	require.NoError(t, err)
 	left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, left.Blobs, "what came back is named")
-	require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, b.found(t, "gone"), false))
+	require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, b.found(t, "gone")))
 	require.Empty(t, b.idsOf(t, "gone"))
 	require.Len(t, b.idsOf(t, "kept"), 6)
 	for i := range 3 {

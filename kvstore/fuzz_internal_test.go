@@ -32,10 +32,9 @@ func FuzzStored(f *testing.F) {
 	seed(4, "", leaseValue{Format: LeaseFormat})
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
 	seed(6, "", BackupRecord{Format: BackupFormat})
-	seed(7, "r-1", schema.Erasure{Format: schema.ErasureFormat, Run: "r-1", ID: "e"})
 	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-1", "x"), Size: 1})
 	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-2", "x"), Deleted: true})
-	for kind := range uint8(8) {
+	for kind := range uint8(7) {
 		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","shards":-1}`))
 		f.Add(kind, "_.ended.a.completed.r", []byte(`null`))
 	}
@@ -46,7 +45,7 @@ func FuzzStored(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
-		switch kind % 8 {
+		switch kind % 7 {
 		case 0:
 			live, err := decodeLive(key, value)
 			known(t, err)
@@ -74,12 +73,6 @@ func FuzzStored(f *testing.F) {
 			known(t, err)
 			if err == nil {
 				require.NotEmpty(t, w.Incarnation)
-			}
-		case 7:
-			record, err := DecodeErasure(key, value)
-			known(t, err)
-			if err == nil {
-				require.Equal(t, key, record.Run)
 			}
 		case 3:
 			name, err := base64.URLEncoding.DecodeString(key)

@@ -20,8 +20,8 @@ type Shard struct {
 	Checkpoints *Checkpoints
 	// Segments of the shard's runs.
 	Segments *Segments
-	// Erasures of the shard's runs.
-	Erasures *Erasures
+	// Removals of the shard's runs that are not finished.
+	Removals *Removals
 
 	js       jetstream.JetStream
 	settings *atomic.Pointer[schema.FleetSettings]
@@ -46,7 +46,7 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 		Names:       names,
 		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
 		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
-		Erasures:    &Erasures{newBucket(js, names.SegmentBucket()), names},
+		Removals:    &Removals{newBucket(js, names.SegmentBucket()), names},
 		js:          js,
 		settings:    current,
 	}, nil

@@ -5,18 +5,24 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// mark leaves the mark of a removal behind the last event of a run.
+// mark stores run.erased behind the last event of a run.
 func (w *world) mark(t *testing.T, run, id string) {
 	t.Helper()
-	header, body := schema.NewErased("default", "daemon", run, id+".1", time.Now()).Encode()
-	_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf("default", 0).EventSubject(run), Header: header, Data: body})
+	names := schema.NamesOf("default", 0)
+	last, _, err := eventlog.Last(t.Context(), w.js, names, run)
+	require.NoError(t, err)
+	e, err := schema.NewErased("daemon", &schema.Removal{Fleet: "default", Run: run, ID: id, By: "tester", At: schema.FormatTime(time.Now()), Position: schema.PositionOf(&last)}, "1", time.Now())
+	require.NoError(t, err)
+	header, body := e.Encode()
+	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: names.EventSubject(run), Header: header, Data: body}, jetstream.WithExpectLastSequencePerSubject(uint64(last.Stream)))
 	require.NoError(t, err)
 }
 
@@ -34,29 +40,35 @@ func TestRemoval_OpenHandle_EndsAndIDStaysTaken(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 }
 
-func TestFork_RemovalOrdered_Refused(t *testing.T) {
+func TestFork_BaseRemoved_Refused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	turnWith(t, start(t, f, "base"), "c1", 1)
+	w.mark(t, "base", "n1")
+	_, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "base"})
+	require.ErrorIs(t, err, publisher.ErrRunErased)
+	_, err = f.Head(t.Context(), "fork")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound, "nothing of the fork was written")
+}
+
+// A removal of the base comes between the mark and the first event of the fork: it takes the id of the fork.
+func TestFork_BaseRemovedBeforeItBegins_NotStarted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
 	run := start(t, f, "base")
-	turnWith(t, run, "c1", 1)
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(w.js, settings, 0, "daemon")
-	require.NoError(t, err)
-	order := &schema.Erasure{Fleet: "default", Run: "base", ID: "n1", By: "tester", AskedAt: schema.FormatTime(time.Now())}
-	rev, err := shard.Erasures.Order(t.Context(), order, 0)
-	require.NoError(t, err)
-	short := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
-	_, err = short.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "base"})
-	require.ErrorIs(t, err, publisher.ErrUnavailable, "no point is returned before the decision")
-	order.DecidedAt = schema.FormatTime(time.Now())
-	_, err = shard.Erasures.Order(t.Context(), order, rev)
-	require.NoError(t, err)
-	w.mark(t, "base", "n1")
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "base"})
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	for _, request := range []struct{ verb, body string }{{schema.VerbFork, `{"fork":"fork","by":"tester"}`}, {schema.VerbErase, `{"by":"tester"}`}} {
+		m, err := w.nc.RequestWithContext(t.Context(), schema.ServiceSubject(request.verb, "default", "base"), []byte(request.body))
+		require.NoError(t, err)
+		require.Empty(t, m.Header.Get(schema.HeaderErrorCode), "%s: %s", request.verb, m.Data)
+	}
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "fork", Agent: "coder"})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
 	require.ErrorIs(t, err, publisher.ErrRunErased)
 	_, err = f.Head(t.Context(), "fork")
-	require.ErrorIs(t, err, publisher.ErrRunNotFound, "nothing of the fork was written")
+	require.ErrorIs(t, err, publisher.ErrRunErased)
 }

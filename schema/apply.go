@@ -70,7 +70,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	var v Verdict
 	switch {
 	case ErasedMark(p.Event):
-		v.Kind = Skipped
+		v = h.erase(p)
 	case p.err == nil:
 		v = h.judge(&place{Prepared: p, at: at})
 	case errors.Is(p.err, ErrNotCloudEvent):

@@ -1,73 +1,51 @@
 package schema
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Keys of the segment bucket that record removed runs. The bucket decides, and only the daemon writes it, so no
-// executor can cause a removal by an event.
-const (
-	// ErasingKeyPrefix begins the keys of removals in progress, by run.
-	ErasingKeyPrefix = "_.erasing."
-	// ErasedKeyPrefix begins the keys of finished removals, by run. They stay forever: the id is never used again.
-	ErasedKeyPrefix = "_.erased."
-	// SettlingKeyPrefix begins the keys of runs whose removal is so recent that a server crash could undo it.
-	SettlingKeyPrefix = "_.settling."
-)
+// RemovalKeyPrefix begins the keys of the segment bucket that name, by run, the removed runs whose stored parts the
+// daemon deletes, or deleted so recently that a server crash could bring them back.
+const RemovalKeyPrefix = "_.removal."
 
-// ErasureFormat is the format version of [Erasure].
-const ErasureFormat = 1
-
-// Erasure is the removal of a run: first an order, at the end the receipt. It has no content of the run.
-type Erasure struct {
-	// Format is [ErasureFormat].
-	Format int    `json:"format"`
-	Fleet  string `json:"fleet"`
-	Run    string `json:"run"`
-	Shard  int    `json:"shard"`
-	// ID names the removal; its tombstone in the log has the same id.
+// Removal is the data of run.erased, the event that removes a run: the order and the receipt. It has no content of the
+// run.
+type Removal struct {
+	Fleet string `json:"fleet"`
+	Run   string `json:"run"`
+	// ID names the removal.
 	ID string `json:"id"`
-	// By and Claimed name the sender of the request, as in control events. AskedAt is its time, RFC 3339.
+	// By and Claimed name the sender of the request, as in control events. At is its time, RFC 3339.
 	By      string `json:"by"`
 	Claimed string `json:"claimed,omitzero"`
 	Reason  string `json:"reason,omitzero"`
-	AskedAt string `json:"asked_at"`
+	At      string `json:"at"`
 	// Force: the removal was requested although something of the run is pending.
 	Force bool `json:"force,omitzero"`
-	// DecidedAt is when the daemon found that nothing needs the run; empty before that. From then on any daemon that
-	// finds the order carries it out, if the run is still at Position.
-	DecidedAt string `json:"decided_at,omitzero"`
-	// Status, Events, Digest and Position are those of the run before its removal.
-	Status   Status   `json:"status"`
+	// Status, Events and Digest are those of the run before its removal. Position is its last message in the log: the
+	// event counts only directly after it.
+	Status   Status   `json:"status,omitzero"`
 	Events   int64    `json:"events"`
 	Digest   string   `json:"digest,omitzero"`
 	Position Position `json:"position"`
-	// Segments and TailBytes are the sealed and the unsealed parts of the run at the time of the request.
-	Segments  SegmentIndex `json:"segments,omitzero"`
-	TailBytes int64        `json:"tail_bytes,omitzero"`
+	// Segments of the run, and the bytes of these and of its other events.
+	Segments int   `json:"segments,omitzero"`
+	Bytes    int64 `json:"bytes,omitzero"`
 	// Keys of the checkpoint bucket under which the run was listed.
-	Keys []string `json:"keys,omitzero"`
-	// Removed counts the stored parts at the beginning of the removal; nil before that.
-	Removed *ErasedParts `json:"removed,omitzero"`
-	// Chunks are the object ids of the run's blobs; at most [MaxErasedChunks].
-	Chunks []string `json:"chunks,omitzero"`
-	// RemovedAt is when the daemon found nothing of the run any more; empty before that.
-	RemovedAt string         `json:"removed_at,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	Keys  []string       `json:"keys,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
-// MaxErasedChunks bounds the blobs that a receipt names. Further blobs are removed and counted, but not named.
-const MaxErasedChunks = 1000
-
-// ErasedParts counts the stored parts of a run. Bytes are those of one copy.
+// ErasedParts counts the stored parts of a removed run. Bytes are those of one copy.
 type ErasedParts struct {
-	// LogEvents are messages of the log except the tombstone, which stays.
+	// LogEvents are messages of the log except run.erased, which stays.
 	LogEvents int64 `json:"log_events"`
-	LogBytes  int64 `json:"log_bytes,omitzero"`
 	Segments  int64 `json:"segments"`
 	// SegmentBytes as stored.
 	SegmentBytes int64 `json:"segment_bytes,omitzero"`
@@ -75,8 +53,7 @@ type ErasedParts struct {
 	BlobBytes    int64 `json:"blob_bytes,omitzero"`
 	DeadLetters  int64 `json:"dead_letters"`
 	// Checkpoints except the one that records the removal.
-	Checkpoints     int64 `json:"checkpoints"`
-	CheckpointBytes int64 `json:"checkpoint_bytes,omitzero"`
+	Checkpoints int64 `json:"checkpoints"`
 	// IndexKeys under which the run is listed.
 	IndexKeys int64 `json:"index_keys"`
 }
@@ -86,36 +63,28 @@ func (p *ErasedParts) None() bool {
 	return p.LogEvents == 0 && p.Segments == 0 && p.Blobs == 0 && p.DeadLetters == 0 && p.Checkpoints == 0 && p.IndexKeys == 0
 }
 
-// Bytes is the sum of all parts in bytes.
-func (p *ErasedParts) Bytes() int64 {
-	return p.LogBytes + p.SegmentBytes + p.BlobBytes + p.CheckpointBytes
-}
-
-// NewErased builds the tombstone of a removal. It stays as the last message of the run's subject, so that the
-// compare-and-set of a first event fails there forever, and that of an executor that still has the run. It is no
-// event of the run and is never folded: the order in the segment bucket decides, which executors cannot write.
-func NewErased(fleet, daemon, run, id string, at time.Time) *Event {
+// NewErased builds the event of a removal. It stays as the last message of the run's subject, so that the
+// compare-and-set of a first event fails there forever, and that of an executor that still has the run. Sign it like a
+// control event. A nonce distinguishes the events of one removal: after a late event of another client the daemon
+// writes a later one.
+func NewErased(daemon string, r *Removal, nonce string, at time.Time) (*Event, error) {
+	data, err := json.Marshal(r, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("removal of run %s: %w", r.Run, err)
+	}
 	return &Event{
-		ID:              run + ".erased." + id,
-		Source:          Source(fleet, daemon),
+		ID:              r.Run + ".erased." + r.ID + "." + nonce,
+		Source:          Source(r.Fleet, daemon),
 		Type:            TypeOf(RunErased),
-		Subject:         run,
+		Subject:         r.Run,
 		Time:            FormatTime(at),
 		DataContentType: ContentTypeJSON,
-		Data:            []byte("{}"),
-	}
+		Data:            data,
+	}, nil
 }
 
-// Decided reports whether the tombstone of the removal may be stored.
-func (e *Erasure) Decided() bool { return e.DecidedAt != "" }
-
-// Marks reports whether an event's id is that of a tombstone of this removal.
-func (e *Erasure) Marks(id string) bool {
-	rest, ok := strings.CutPrefix(id, e.Run+".erased."+e.ID)
-	return ok && (rest == "" || rest[0] == '.')
-}
-
-// ErasedMark reports whether an event is the tombstone of a removed run.
+// ErasedMark reports whether an event is of the type run.erased. Any client that may publish events can write one: see
+// [Removes].
 func ErasedMark(e *Event) bool { return e != nil && e.Type == TypeOf(RunErased) }
 
 // IsErasedMark is [ErasedMark] of a record.
@@ -124,11 +93,58 @@ func IsErasedMark(rec *Record) bool {
 	return err == nil && ErasedMark(e)
 }
 
-// ErasedHead is the head of a removed run, with the tombstone at a position. It has no data of the run, and no event
-// is accepted after it.
-func ErasedHead(fleet, run string, at Position, when string) Head {
+// Removes returns the removal of the run whose log has the record; nil if the record removes nothing. A record removes
+// its run whatever was folded before: a key of the fleet signed it, if the fleet has keys, and the server stored it
+// directly after the message that it names. So a signed event that the server refused counts nowhere else.
+func Removes(keys *Keys, rec *Record) *Removal {
+	p := Prepare(keys, rec)
+	r, _ := p.removal()
+	return r
+}
+
+// removal is [Removes], with the reason and a detail of a record that removes nothing.
+func (p *Prepared) removal() (*Removal, Verdict) {
+	if !ErasedMark(p.Event) {
+		return nil, Verdict{}
+	}
+	r := new(Removal)
+	fleet, _, _ := ParseSource(p.Event.Source)
+	switch err := json.Unmarshal(p.Event.Data, r); {
+	case err != nil:
+		return nil, rejected(ReasonInvalidData, "%s: %s", RunErased, err)
+	case r.ID == "" || r.Run != p.Event.Subject || r.Fleet != fleet:
+		return nil, rejected(ReasonInvalidData, "%s of run %.64q of fleet %.64q", RunErased, r.Run, r.Fleet)
+	case p.refusal != "":
+		return nil, rejected(ReasonUnsigned, "%s", p.refusal)
+	case p.Record.Behind != r.Position.Stream:
+		return nil, rejected(ReasonMisplaced, "%s is for the place after stream sequence %d, and came after %d", p.Event.ID, r.Position.Stream, p.Record.Behind)
+	}
+	return r, Verdict{}
+}
+
+// erase turns the head into that of a removed run if the event removes it.
+func (h *Head) erase(p *Prepared) Verdict {
+	r, v := p.removal()
+	switch {
+	case h.Status == StatusErased:
+		if r != nil {
+			h.Erased = r // a later event of the removal
+		}
+	case r == nil:
+		return v
+	case r.Run != h.Run && h.Run != "" || r.Position.Stream == 0 && h.Position.Stream != 0:
+		return rejected(ReasonMisplaced, "%s is not of this run, or is for a run without events", p.Event.ID)
+	default:
+		*h = ErasedHead(r)
+	}
+	return Verdict{Kind: Skipped}
+}
+
+// ErasedHead is the head of a removed run, without its position. It has no data of the run, and no event is accepted
+// after it.
+func ErasedHead(r *Removal) Head {
 	return Head{
-		Fleet: fleet, Run: run, Status: StatusErased, Epoch: 1, Position: at, Counts: Counts{Events: 1}, UpdatedAt: when, EndedAt: when,
+		Fleet: r.Fleet, Run: r.Run, Status: StatusErased, Epoch: 1, Counts: Counts{Events: 1}, UpdatedAt: r.At, EndedAt: r.At, Erased: r,
 	}
 }
 
@@ -277,20 +293,16 @@ type CleanupRequest struct {
 	After string `json:"after,omitzero"`
 	// Limit is the number of runs of a page: 0 means [DefaultList], at most [MaxList].
 	Limit int `json:"limit,omitzero"`
-	// Pending asks only how many removals are in progress.
-	Pending bool `json:"pending,omitzero"`
 }
 
 // CleanupReply is a page of a cleanup.
 type CleanupReply struct {
 	// Policy that was applied.
 	Policy RetentionPolicy `json:"policy"`
-	// Items are the runs of the page, those to be removed in the order of their removal.
+	// Items are the runs of the page.
 	Items []CleanupItem `json:"items"`
 	// Next is the After of the following page; empty at the end.
 	Next string `json:"next,omitzero"`
-	// Pending counts the runs of the fleet whose removal is ordered and not finished.
-	Pending int64 `json:"pending"`
 }
 
 // EraseRequest asks for the permanent removal of a run.
@@ -301,15 +313,14 @@ type EraseRequest struct {
 	// Force removes a run that is live, waits, is pinned, or has a pending hand-off or call. The base of a fork is
 	// refused even then.
 	Force bool `json:"force,omitzero"`
-	// Check asks what is left of a removed run, and removes nothing. Chunks are those of the receipt.
-	Check  bool     `json:"check,omitzero"`
-	Chunks []string `json:"chunks,omitzero"`
+	// Check asks what is left of a removed run, and removes nothing.
+	Check bool `json:"check,omitzero"`
 }
 
 // EraseReply says how far the removal of a run is.
 type EraseReply struct {
-	Erasure Erasure `json:"erasure"`
-	// Done: nothing of the run is left, and the erasure is the receipt. If false, ask again.
+	Removal Removal `json:"removal"`
+	// Done: nothing of the run is left. If false, ask again.
 	Done bool `json:"done"`
 	// Already: the run was removed before this request.
 	Already bool `json:"already,omitzero"`

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"crypto/ed25519"
 	"testing"
 	"time"
 
@@ -9,16 +10,64 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestFold_AfterRemoval_AcceptsNothing(t *testing.T) {
-	mark := schema.NewErased("default", "daemon", "run-1", "n1", time.Unix(1, 0))
-	header, body := mark.Encode()
-	rec := schema.Record{Stream: 7, Header: header, Body: body}
-	require.True(t, schema.IsErasedMark(&rec))
-	live := schema.NewHead("default", "run-1")
-	require.Equal(t, schema.Skipped, live.Apply(schema.NoKeys, &rec).Kind, "a tombstone alone removes nothing: any client that may publish could forge it")
-	require.Equal(t, schema.Status(""), live.Status)
+// erasing is the record of run.erased at a position of the log, after the message at another.
+func erasing(t *testing.T, at, behind schema.StreamSequence, r schema.Removal) *schema.Record {
+	t.Helper()
+	e, err := schema.NewErased("daemon", &r, "n", time.Unix(1, 0))
+	require.NoError(t, err)
+	header, body := e.Encode()
+	rec := schema.NewRecord(at, header, body)
+	rec.Behind = behind
+	return &rec
+}
 
-	h := schema.ErasedHead("default", "run-1", schema.Position{Stream: 7, ID: mark.ID}, "2026-11-21T12:00:00Z")
+func TestFold_RunErased_RemovesTheRunAtItsPlace(t *testing.T) {
+	removal := schema.Removal{Fleet: "default", Run: "run-1", ID: "r1", By: "ann", At: "2026-11-21T12:00:00Z", Position: schema.Position{Stream: 5, ID: "x"}}
+	running := func() schema.Head {
+		h := schema.NewHead("default", "run-1")
+		e, err := schema.NewControl("default", "daemon", "run-1", 1, "n0", &schema.CheckpointMarkedData{Name: "m"}, time.Unix(1, 0))
+		require.NoError(t, err)
+		header, body := e.Encode()
+		rec := schema.NewRecord(5, header, body)
+		require.Equal(t, schema.Applied, h.Apply(schema.NoKeys, &rec).Kind)
+		return h
+	}
+	other, start := removal, removal
+	other.Run, start.Position = "run-2", schema.Position{}
+	public, _, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	keys, err := schema.NewKeys("default", []schema.Key{{Name: "UA", Public: public}})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		keys *schema.Keys
+		rec  *schema.Record
+		want schema.Reason
+	}{
+		"at its place":                     {schema.NoKeys, erasing(t, 7, 5, removal), ""},
+		"refused there and stored later":   {schema.NoKeys, erasing(t, 9, 7, removal), schema.ReasonMisplaced},
+		"without compare-and-set":          {schema.NoKeys, erasing(t, 7, 0, removal), schema.ReasonMisplaced},
+		"for a run that had not begun":     {schema.NoKeys, erasing(t, 7, 0, start), schema.ReasonMisplaced},
+		"of another run":                   {schema.NoKeys, erasing(t, 7, 5, other), schema.ReasonMisplaced},
+		"of no removal":                    {schema.NoKeys, erasing(t, 7, 5, schema.Removal{Run: "run-1", Fleet: "default"}), schema.ReasonInvalidData},
+		"not signed, in a fleet with keys": {keys, erasing(t, 7, 5, removal), schema.ReasonUnsigned},
+	} {
+		h := running()
+		v := h.Apply(c.keys, c.rec)
+		require.Equal(t, c.want, v.Reason, name)
+		require.Equal(t, c.want == "", h.Status == schema.StatusErased, name)
+		require.EqualValues(t, c.rec.Stream, h.Position.Stream, name)
+	}
+	h := schema.NewHead("default", "run-1")
+	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, erasing(t, 7, 5, removal)).Kind, "the log has nothing else of the run any more")
+	require.Equal(t, &removal, h.Erased)
+	require.Equal(t, &removal, schema.Removes(schema.NoKeys, erasing(t, 7, 5, removal)))
+	require.Nil(t, schema.Removes(keys, erasing(t, 7, 5, removal)))
+}
+
+func TestFold_AfterRemoval_AcceptsNothing(t *testing.T) {
+	removal := schema.Removal{Fleet: "default", Run: "run-1", ID: "r1", By: "ann", At: "2026-11-21T12:00:00Z", Position: schema.Position{Stream: 5}}
+	h := schema.NewHead("default", "run-1")
+	h.Apply(schema.NoKeys, erasing(t, 7, 5, removal))
 	require.True(t, h.Status.Terminal())
 	require.False(t, h.Live())
 	for i, d := range []schema.Data{
@@ -34,8 +83,10 @@ func TestFold_AfterRemoval_AcceptsNothing(t *testing.T) {
 	}
 	require.Equal(t, schema.StatusErased, h.Status)
 	require.EqualValues(t, 1, h.Counts.Events)
-	later := schema.Record{Stream: 20, Header: header, Body: body}
-	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, &later).Kind)
+	again := removal
+	again.Position.Stream = 11
+	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, erasing(t, 20, 11, again)).Kind)
+	require.Equal(t, &again, h.Erased, "the daemon wrote it after the late events")
 }
 
 func TestRetention_Policy_SaysHowLong(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -46,6 +47,10 @@ func seedMessages(f *testing.F) {
 		f.Add("content-type:application/cloudevents+json", structured)
 		f.Add("", structured)
 	}
+	e, err := schema.NewErased("daemon", &schema.Removal{Fleet: "f1", Run: "r1", ID: "n1"}, "1", time.Unix(1, 0))
+	require.NoError(f, err)
+	header, body := e.Encode()
+	f.Add(headerLines(header), body)
 }
 
 // requireValid checks the invariants of every decoded event.

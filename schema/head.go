@@ -314,6 +314,8 @@ type Head struct {
 	Counts    Counts `json:"counts"`
 	Usage     Usage  `json:"usage,omitzero"`
 	Marks     []Mark `json:"restore_points,omitzero"`
+	// Erased is the removal of the run; nil for a run that was not removed.
+	Erased *Removal `json:"removal,omitzero"`
 	// Forks are the runs whose base is this run. Some may have been removed since, or never have begun.
 	Forks []string `json:"forks,omitzero"`
 	Gaps  []Gap    `json:"gaps,omitzero"`

@@ -171,7 +171,7 @@ func (e *Event) Sign(name, digest string, sign func([]byte) ([]byte, error)) err
 
 // needsSignature reports whether only the daemon may write an event: it is a control event by its id or its type. For
 // other events it depends on the run: see [Head.unsigned].
-func needsSignature(e *Event) bool { return e.IsControl() || ControlOnly(e.Name()) }
+func needsSignature(e *Event) bool { return e.IsControl() || ErasedMark(e) || ControlOnly(e.Name()) }
 
 // named returns the names in an event that an executor may write, and whether there are any.
 func named(data Data) (by, claimed string, any bool) {

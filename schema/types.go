@@ -50,7 +50,7 @@ const (
 	ErrorRaised        = "error.raised"
 	// Barrier is the daemon's own event on the reserved run [BarrierRun]; it is never folded.
 	Barrier = "barrier.published"
-	// RunErased is a tombstone: the run was removed, see [NewErased]; it is never folded.
+	// RunErased removes the run, and is its last event; see [Removal].
 	RunErased = "run.erased"
 )
 

@@ -18,7 +18,7 @@ const (
 	// Regressed: another event is at the head's position. The log was damaged and its sequences were used again.
 	// Nothing was changed; the caller must read the run again from the log's beginning.
 	Regressed
-	// Skipped: the record is a tombstone and no event of the run; see [NewErased]. Only the position moved.
+	// Skipped: the record removes the run; see [Removal]. It is not counted as a record of the run.
 	Skipped
 )
 

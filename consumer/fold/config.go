@@ -62,9 +62,6 @@ type Config struct {
 	ReconcileEvery time.Duration
 	// SafeAfter is the age of the safe position: two sync intervals of the server. Default 5 minutes.
 	SafeAfter time.Duration
-	// OrderPatience is the interval at which removal orders are listed; an order that stays undecided for so long is
-	// withdrawn. Default one minute.
-	OrderPatience time.Duration
 	// UncleanStart begins at the safe position: the server may have lost unsynced checkpoints in a power cut.
 	UncleanStart bool
 	// AfterUnclean is called once everything affected by the unclean start was folded again, so that the next start
@@ -121,7 +118,6 @@ func (c Config) withDefaults() Config {
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
 	c.ReconcileEvery = cmp.Or(c.ReconcileEvery, 5*time.Second)
 	c.SafeAfter = cmp.Or(c.SafeAfter, 5*time.Minute)
-	c.OrderPatience = cmp.Or(c.OrderPatience, time.Minute)
 	c.PurgeAfter = cmp.Or(c.PurgeAfter, DefaultPurgeAfter)
 	c.Silence = cmp.Or(c.Silence, schema.DefaultSilenceMS*time.Millisecond)
 	c.SweepEvery = cmp.Or(c.SweepEvery, time.Second)
@@ -157,7 +153,6 @@ func (c Config) Validate() error {
 		{"ReconcileEvery", int64(c.ReconcileEvery), int64(time.Millisecond)},
 		{"IdleSealAfter", int64(c.IdleSealAfter), 0},
 		{"SafeAfter", int64(c.SafeAfter), 0},
-		{"OrderPatience", int64(c.OrderPatience), int64(time.Millisecond)},
 		{"SweepEvery", int64(c.SweepEvery), int64(time.Millisecond)},
 		{"Silence", int64(c.Silence), 3 * int64(c.SweepEvery)},
 		{"OrphansPerSecond", int64(c.OrphansPerSecond), 1},

@@ -59,7 +59,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		if err := s.endRebuild(ctx); err != nil {
 			return err
 		}
-		b := batch{touched: make(map[string]*run)}
+		b := batch{touched: make(map[string]*run), erased: make(map[string]schema.StreamSequence)}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -76,11 +76,6 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			continue
 		case need := <-s.purger.Press():
 			if err := s.sealPressed(ctx, need); err != nil {
-				return err
-			}
-			continue
-		case id := <-s.remover.Stale():
-			if err := s.lookErased(ctx, id); err != nil {
 				return err
 			}
 			continue
@@ -217,8 +212,10 @@ type batch struct {
 	accepted      []accepted
 	// notices to executors.
 	notices []notice
-	// erased are removed runs that may have remaining data; late are those with new events.
-	erased, late []string
+	// erased are removed runs that may have remaining data, with the position of their last event; removals are those
+	// removed by this batch.
+	erased   map[string]schema.StreamSequence
+	removals []*schema.Removal
 	// behind is the number of messages after the last one.
 	behind uint64
 }
@@ -291,7 +288,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message) error {
 
 // takeOf folds a message of a run into the batch.
 func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
-	id, had := r.id, r.head.Executor
+	id, had, was := r.id, r.head.Executor, r.head.Status
 	fresh := a.Record.Stream > s.doubted // otherwise an earlier term counted it
 	s.watch.Before(&r.head, &r.overview)
 	v := r.take(&a.prepared, a.size, &s.cfg)
@@ -310,7 +307,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		if v.Reason == schema.ReasonErased {
 			// The content of the event is not kept, here or in the log.
 			rec = &schema.Record{Stream: rec.Stream}
-			b.late = append(b.late, id)
+			s.removed(b, r, was, a.Record.Stream)
 		}
 		s.letters.reject(b, a, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
@@ -330,10 +327,8 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		}
 	case schema.Duplicate:
 	case schema.Skipped:
-		if schema.ErasedMark(v.Event) {
-			if err := s.erase(ctx, b, r, v.Event); err != nil {
-				return err
-			}
+		if r.head.Status == schema.StatusErased && was != schema.StatusErased {
+			s.removed(b, r, was, a.Record.Stream)
 		}
 	}
 	if fresh {
@@ -381,14 +376,14 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	if err := sealing.Wait(); err != nil {
 		return err
 	}
+	if err := s.listRemoved(ctx, b); err != nil {
+		return err
+	}
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
 	}
 	if sealed.Load() {
 		s.purger.Counted()
-	}
-	if err := s.unsettle(ctx, b); err != nil {
-		return err
 	}
 	if err := s.pass(ctx, b); err != nil {
 		return err
@@ -400,8 +395,10 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	s.announcer.announce(b.accepted)
 	s.announcer.quarantine(b.touched)
 	s.announcer.notify(b.notices)
-	s.announcer.removed(b.erased)
-	s.remover.Add(b.erased...)
+	s.announcer.removed(b.removals)
+	for run := range b.erased {
+		s.remover.Add(run)
+	}
 	s.cache.evict()
 	return nil
 }

@@ -110,9 +110,9 @@ func (x *announcer) quarantine(touched map[string]*run) {
 
 // removed announces removed runs, so that observers drop what they kept of them. It is a hint, like every observed
 // event.
-func (x *announcer) removed(runs []string) {
-	for _, run := range runs {
-		if !x.derived(run, schema.RunErased, schema.NewErased(x.fleet, x.holder, run, "observed", x.now())) {
+func (x *announcer) removed(removals []*schema.Removal) {
+	for _, r := range removals {
+		if e, err := schema.NewErased(x.holder, r, "observed", x.now()); err != nil || !x.derived(r.Run, schema.RunErased, e) {
 			return
 		}
 	}

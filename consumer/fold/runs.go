@@ -30,13 +30,6 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 			return nil, fmt.Errorf("load run %s: %w", id, err)
 		}
 	}
-	if trusted {
-		unordered, err := s.unordered(ctx, c)
-		if err != nil {
-			return nil, fmt.Errorf("load run %s: %w", id, err)
-		}
-		trusted = !unordered
-	}
 	switch {
 	case trusted && c.TailBytes < s.cfg.SealMaxBytes && c.TailEvents < s.cfg.SealMaxEvents:
 		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost

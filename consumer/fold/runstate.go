@@ -57,8 +57,6 @@ type run struct {
 	sealed map[schema.StreamSequence]string
 	// confirmed is where the leader last confirmed that it lacks the missing events too.
 	confirmed gapKey
-	// mark is the id of the latest tombstone of the run's removal, forged or not; "" for none.
-	mark string
 	// touched is the time of the last event, for sealing idle tails.
 	touched time.Time
 }
@@ -100,10 +98,8 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 		return v
 	}
 	r.dirty = true
-	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
-		r.mark = v.Event.ID
-	}
 	if r.head.Status == schema.StatusErased {
+		r.dropContent()
 		return v // it is never sealed
 	}
 	if r.tailEvents == 0 {
@@ -135,14 +131,12 @@ func (r *run) cut() {
 	r.tailEvents, r.tailBytes = 0, 0
 }
 
-// erase turns the run into a removed one, with the tombstone at the head's position.
-func (r *run) erase(fleet, when string) {
+// dropContent forgets the content of a removed run.
+func (r *run) dropContent() {
 	r.forget()
-	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
 	r.overview = schema.Overview{}
 	r.segments, r.cuts, r.refolded, r.sealed, r.lost = schema.SegmentIndex{}, nil, false, nil, nil
 	r.tailEvents, r.tailBytes, r.tailFirst = 0, 0, schema.Position{}
-	r.dirty = true
 }
 
 // noteLost records the events of a head that this run, folded again, lacks. Shared checkpoint data is not changed.

@@ -307,7 +307,10 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	}
 	r.forget()
 	*r = *fresh
-	return s.eraseRefolded(ctx, r)
+	if r.head.Status == schema.StatusErased {
+		s.remover.Add(r.id)
+	}
+	return nil
 }
 
 // refoldLog folds a run's log before stream until. Any server may answer, and it may lag; the leader confirms the

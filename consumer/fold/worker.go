@@ -349,8 +349,9 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 	if err := s.beginRebuild(ctx); err != nil {
 		return nil, err
 	}
-	s.remover = retention.New(retention.Config{Holder: f.cfg.Holder, Patience: f.cfg.OrderPatience, SafeAfter: f.cfg.SafeAfter},
-		retention.Deps{JS: f.js, Shard: f.shard, Now: f.now, Log: f.log})
+	s.remover = retention.New(retention.Config{Holder: f.cfg.Holder, SafeAfter: f.cfg.SafeAfter}, retention.Deps{
+		JS: f.js, Shard: f.shard, Keys: f.keys, Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) }, Now: f.now, Log: f.log,
+	})
 	s.purger, err = purge.New(ctx, purge.Config{Holder: f.cfg.Holder, After: f.cfg.PurgeAfter, Least: f.cfg.leastGrace(), Every: f.cfg.SweepEvery}, purge.Deps{
 		Conn: f.nc, JS: f.js, Shard: f.shard, Stats: &f.stats.Purge, Now: f.now, Log: f.log,
 		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },

@@ -77,7 +77,7 @@ type Deps struct {
 	Log   zerolog.Logger
 	// Folded is the position up to which all events are folded and stored.
 	Folded func() schema.StreamSequence
-	// Erased gets a removed run whose log has more than the tombstone.
+	// Erased gets a removed run whose log has more than run.erased.
 	Erased func(run string)
 }
 

@@ -299,9 +299,6 @@ func (rd *Reader) fold(ctx context.Context, r *Snapshot, rec *schema.Record, acc
 	gaps := r.Head.Counts.Gaps
 	v := r.Head.Apply(keys, rec)
 	r.carried = replay.StillLost(r.carried, &r.Head)
-	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
-		r.Marked = true
-	}
 	reason, tells := v.Reason, replay.ShowsGap(&v)
 	if !tells && r.Head.Counts.Gaps > gaps {
 		reason, tells = schema.ReasonLost, true

@@ -31,9 +31,6 @@ type Snapshot struct {
 	rebuilt bool
 	// Damage that was found and bypassed.
 	Damage []schema.Damage
-	// Marked: the log has a tombstone of the run's removal. The record in the segment bucket decides whether the run
-	// was removed.
-	Marked bool
 	// Doubtful: the log lacks events after the fold worker's known position. The worker may have folded them before
 	// they were lost.
 	Doubtful bool
@@ -42,11 +39,10 @@ type Snapshot struct {
 	tail     tailbuffer
 }
 
-// Empty reports whether nothing was found of the run. A tombstone that the run begins in another shard does not
-// count.
+// Empty reports whether nothing was found of the run.
 func (r *Snapshot) Empty() bool {
 	c := &r.Head.Counts
-	return !r.Marked && r.Segments.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
+	return r.Segments.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
 }
 
 // Gaps are all known gaps in the run's events.

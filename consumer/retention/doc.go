@@ -1,6 +1,6 @@
-// Package retention executes orders to remove runs.
+// Package retention removes runs.
 //
-// It owns the tombstone of a removal in the log, and the remover, which executes the orders of a shard: count,
-// remove, count again, receipt, and another check once a power cut can no longer undo anything. It must not know the
-// fold worker, which reports folded tombstones, or the service, which writes orders.
+// It owns the event run.erased, which removes a run, and the remover, which deletes the stored parts of the removed
+// runs of a shard: delete, count, and check again once a power cut can no longer bring anything back. It must not know
+// the fold worker, which lists removed runs, or the service, which orders removals.
 package retention

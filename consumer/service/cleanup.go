@@ -15,7 +15,6 @@ import (
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -26,8 +25,6 @@ const (
 	removesAtOnce = 16
 	// notReached is the failure of a run that was not removed in time.
 	notReached = "not reached in time"
-	// forkRemovedWait bounds the wait for the removal of a fork whose base is on the same page.
-	forkRemovedWait = 5 * time.Second
 )
 
 // endingStatuses are those that a cleanup may remove.
@@ -73,24 +70,15 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
-	if !req.Pending {
-		var who sender
-		if !req.DryRun {
-			if who, err = t.sender(req.By); err != nil {
-				return err
-			}
-		}
-		if err := s.cleanupPage(ctx, &req, who, reply); err != nil {
+	var who sender
+	if !req.DryRun {
+		if who, err = t.sender(req.By); err != nil {
 			return err
 		}
 	}
-	for _, src := range s.routing.shards {
-		n, err := src.Store.Erasures.Ordered(ctx)
-		if err != nil {
-			return err
-		}
-		reply.Pending += n
+	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
+	if err := s.cleanupPage(ctx, &req, who, reply); err != nil {
+		return err
 	}
 	return t.whole(reply)
 }
@@ -179,10 +167,9 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if err != nil {
 		return err
 	}
-	plan := retention.New(page, reply.Policy, now)
-	reply.Items = plan.Items
+	reply.Items = retention.Plan(page, reply.Policy, now)
 	if !req.DryRun {
-		s.carryOut(ctx, &plan, page, at, who)
+		s.carryOut(ctx, reply.Items, at, who)
 	}
 	if place.Before == 0 {
 		place.Shard++
@@ -252,14 +239,10 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 			continue
 		}
 		c := stored.Checkpoint
-		forks, err := s.forksOf(ctx, c.Run)
-		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeNeeded {
-			forks, err = []string{told.Message}, nil // more forks than can be read, so the run is kept
-		}
-		if err != nil {
+		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes)
+		if run.Forks, _, err = s.forksOf(ctx, &c.Head); err != nil {
 			return nil, nil, err
 		}
-		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes, forks)
 		// An executor's clock may be wrong: the time at which the server stored the run's last event is used.
 		last, ok := lasts[c.Run]
 		run.Last = last.Stored
@@ -269,66 +252,31 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 	return runs, at, nil
 }
 
-// carryOut executes a plan, forks before their bases, and notes failures in the plan: one run's failure must not
-// block others. Runs that it does not reach in time are left to the next cleanup.
-func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) {
+// carryOut executes a plan, and notes failures in it: one run's failure must not block others. Runs that it does not
+// reach in time are left to the next cleanup.
+func (s *Service) carryOut(ctx context.Context, items []schema.CleanupItem, at map[string]schema.Position, who sender) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
 	defer cancel()
-	var wave, bases []*schema.CleanupItem
-	for i := range plan.Items {
-		switch item := &plan.Items[i]; {
-		case !item.Remove:
-		case plan.Bases[item.Run]:
-			bases = append(bases, item)
-		default:
-			wave = append(wave, item)
-		}
-	}
 	var group errgroup.Group
 	group.SetLimit(removesAtOnce)
-	for _, item := range wave {
-		group.Go(func() error {
-			s.removePlanned(ctx, item, at[item.Run], who)
-			return nil
-		})
+	for i := range items {
+		if items[i].Remove {
+			group.Go(func() error {
+				s.removePlanned(ctx, &items[i], at[items[i].Run], who)
+				return nil
+			})
+		}
 	}
 	_ = group.Wait() // each notes its failure
-	stay := make(map[string]string)
-	for _, item := range wave {
-		if item.Failed != "" {
-			stay[item.Run] = item.Failed
-		}
-	}
-	forks := make(map[string][]string, len(page))
-	for i := range page {
-		forks[page[i].ID] = page[i].Forks
-	}
-	for _, item := range bases {
-		if i := slices.IndexFunc(forks[item.Run], func(fork string) bool { return stay[fork] != "" }); i >= 0 {
-			fork := forks[item.Run][i]
-			item.Failed = fmt.Sprintf("run %s, which stands on it, was not removed: %s", fork, stay[fork])
-		} else {
-			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
-			s.removePlanned(ctx, item, at[item.Run], who)
-			for item.Failed != "" && pause.For(wait, eraseLook) == nil {
-				s.removePlanned(ctx, item, at[item.Run], who) // its forks are being removed
-			}
-			cancel()
-		}
-		if item.Failed != "" {
-			stay[item.Run] = item.Failed
-		}
-	}
 }
 
 // removePlanned removes a run as planned, and notes a failure.
 func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, who sender) {
-	item.Failed = ""
 	if ctx.Err() != nil {
 		item.Failed = notReached
 		return
 	}
-	_, err := s.remove(ctx, item.Run, removal{sender: who, reason: string(item.Why), at: at})
+	_, _, err := s.remove(ctx, item.Run, removal{sender: who, reason: string(item.Why), at: at})
 	var told *schema.ServiceError
 	switch {
 	case err == nil:

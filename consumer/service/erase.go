@@ -2,16 +2,20 @@ package service
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
+
+	plan "github.com/waymarkio/waymark/internal/retention"
 )
 
 // maxNamed bounds the forks that an answer names.
@@ -24,18 +28,12 @@ const (
 	eraseLook = 20 * time.Millisecond
 	// foldLook is the pause between two reads of how far the shards are folded.
 	foldLook = 10 * time.Millisecond
-	// maxForks bounds the forks of a run that are read.
-	maxForks = 4096
 )
 
-// Erased is the error for a run that was removed, or is being removed.
-func Erased(record *schema.Erasure) *schema.ServiceError {
-	left := "Nothing of it is left"
-	if record.RemovedAt == "" {
-		left = "Its content is being taken out"
-	}
-	return schema.Fail(schema.CodeErased, left+", and its id is never used again: choose another for a new run.",
-		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
+// Erased is the error for a run that was removed.
+func Erased(removal *schema.Removal) *schema.ServiceError {
+	return schema.Fail(schema.CodeErased, "Its id is never used again: choose another for a new run.",
+		"run %s was removed by %s at %s", removal.Run, removal.By, removal.At)
 }
 
 // erase removes a run, or reports its remaining data.
@@ -45,7 +43,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 		return err
 	}
 	if req.Check {
-		return s.checkErased(ctx, t, &req)
+		return s.checkErased(ctx, t)
 	}
 	who, err := t.sender(req.By)
 	if err != nil {
@@ -54,24 +52,19 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	if len(req.Reason) > schema.MaxIdentifier {
 		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
 	}
-	before, _, err := s.routing.erasure(ctx, t.run)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
-	}
-	already := err == nil && before.RemovedAt != ""
-	src, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
+	removed, already, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
 	if err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, eraseWait)
 	defer cancel()
 	for {
-		record, _, done, err := src.Store.Erasures.Get(ctx, t.run)
+		done, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
 		if err != nil {
 			return err
 		}
 		if done || pause.For(wait, eraseLook) != nil {
-			return t.whole(&schema.EraseReply{Erasure: *record, Done: done, Already: already})
+			return t.whole(&schema.EraseReply{Removal: *removed, Done: done, Already: already})
 		}
 	}
 }
@@ -86,101 +79,121 @@ type removal struct {
 	at schema.Position
 }
 
-// removable returns why a run must not be removed without force.
-func removable(r *reader.Snapshot) error {
-	if r.Head.Status == "" {
-		return nil // no event of it was ever accepted
+// remove removes a run by run.erased, published by compare-and-set on the run's last event; the fold worker of the
+// shard does the rest. It reports whether the run was removed before.
+func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.Removal, bool, error) {
+	id := rand.Text()
+	for {
+		r, there, err := s.routing.standing(ctx, run)
+		if err != nil || there != nil {
+			return there, there != nil && there.ID != id, err
+		}
+		if err := s.removable(ctx, r, &why); err != nil {
+			return nil, false, err
+		}
+		h := &r.Head
+		order := &schema.Removal{
+			Fleet: s.cfg.Fleet, Run: run, ID: id, By: why.by, Claimed: why.claimed, Reason: why.reason, At: schema.FormatTime(s.now()), Force: why.force,
+			Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
+			Segments: r.Segments.Count, Bytes: r.Segments.Bytes + r.TailBytes(), Keys: append(schema.ChildKeys(h), schema.EndedKeys(h)...),
+		}
+		err = retention.Publish(ctx, s.js, r.Source.Store, s.writer.keys, s.cfg.Name, order, s.now())
+		if err == nil {
+			s.log.Info().Str(logkey.Run, run).Str("by", order.By).Str("removal", order.ID).Msg("removal of a run ordered")
+			return order, false, nil
+		}
+		if !errors.Is(err, control.ErrRefused) {
+			return nil, false, err
+		}
+		if err := pause.For(ctx, retryPause); err != nil {
+			return nil, false, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
+		}
 	}
-	planned := retention.RunOf(&schema.Checkpoint{Head: r.Head, Segments: r.Segments}, 0, nil)
-	planned.Unreadable = false // missing events do not prevent a removal requested by id
-	why, detail := planned.Pending()
-	if why == "" {
-		return nil
-	}
-	e := schema.Fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.Run, detail)
-	return e.With(map[string]string{"why": string(why)})
 }
 
-// unneeded makes sure that no fork depends on a run: none that began before this call.
-func (s *Service) unneeded(ctx context.Context, run string) error {
-	if err := s.routing.foldedSince(ctx, s.now()); err != nil {
-		return err
+// removable returns why a run must not be removed.
+func (s *Service) removable(ctx context.Context, r *reader.Snapshot, why *removal) error {
+	if why.at.ID != "" && r.Head.Position != why.at {
+		return schema.Fail(schema.CodeConflict, "The next cleanup plans it again.", "run %s continued after its removal was planned", r.Run)
 	}
-	forks, err := s.forksOf(ctx, run)
-	if err != nil || len(forks) == 0 {
-		return err
+	if !why.force && r.Head.Status != "" {
+		planned := plan.RunOf(&schema.Checkpoint{Head: r.Head, Segments: r.Segments}, 0)
+		planned.Unreadable = false // missing events do not prevent a removal requested by id
+		if reason, detail := planned.Pending(); reason != "" {
+			e := schema.Fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.Run, detail)
+			return e.With(map[string]string{"why": string(reason)})
+		}
 	}
-	shown := forks[:min(len(forks), maxNamed)]
-	stand := "fork " + forks[0] + " stands"
-	if len(forks) > 1 {
-		stand = fmt.Sprintf("%d forks, such as %s, stand", len(forks), forks[0])
-	}
-	e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: their inherited events are read from it.", "%s on run %s", stand, run)
-	return e.With(map[string]any{"why": schema.WhyBase, "forks": shown})
+	return s.unforked(ctx, &r.Head, why)
 }
 
-// forksOf finds the runs that depend on a run and were not removed, as far as they are folded.
-func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
-	var forks []string
-	for _, src := range s.routing.shards {
-		if err := s.routing.awaitIndexed(ctx, src); err != nil {
-			return nil, err
-		}
-		children, err := src.Store.Checkpoints.Children(ctx, run)
-		if err != nil {
-			return nil, err
-		}
-		if len(children) > maxForks {
-			return nil, schema.Fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are read", len(children), run)
-		}
-		for chunk := range slices.Chunk(children, schema.MaxList) {
-			list, err := src.Store.Checkpoints.OfFresh(ctx, chunk)
-			if err != nil {
-				return nil, err
-			}
-			for i := range list {
-				c := list[i].Checkpoint
-				switch {
-				case errors.Is(list[i].Err, kvstore.ErrNotFound):
-					// A child without a checkpoint is skipped: its entry was put for a run without accepted events.
-				case c == nil, c.Base != nil && c.Base.Run == run:
-					forks = append(forks, list[i].Run) // an unreadable one may be a fork
-				}
-			}
-		}
-	}
-	return forks, nil
-}
-
-// checkErased reports the remaining data of a removed run.
-func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
-	src := s.routing.of(t.run)
-	record, _, err := s.routing.erasure(ctx, t.run)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
-			return err
-		}
-		return schema.Fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
-	}
+// unforked makes sure that no fork depends on a run. The id of a fork that marked its base and has not begun is taken
+// from it: with run.erased in its log it cannot begin any more.
+func (s *Service) unforked(ctx context.Context, h *schema.Head, why *removal) error {
+	standing, unbegun, err := s.forksOf(ctx, h)
 	if err != nil {
 		return err
 	}
-	if len(req.Chunks) > schema.MaxErasedChunks {
-		return badField("/chunks", fmt.Errorf("has %d entries, at most %d are allowed", len(req.Chunks), schema.MaxErasedChunks))
+	if len(standing) > 0 {
+		stand := "fork " + standing[0] + " stands"
+		if len(standing) > 1 {
+			stand = fmt.Sprintf("%d forks, such as %s, stand", len(standing), standing[0])
+		}
+		e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: their inherited events are read from it.", "%s on run %s", stand, h.Run)
+		return e.With(map[string]any{"why": schema.WhyBase, "forks": standing[:min(len(standing), maxNamed)]})
+	}
+	for _, fork := range unbegun {
+		order := &schema.Removal{
+			Fleet: s.cfg.Fleet, Run: fork, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: "its base " + h.Run + " is removed", At: schema.FormatTime(s.now()),
+		}
+		if err := retention.Publish(ctx, s.js, s.routing.of(fork).Store, s.writer.keys, s.cfg.Name, order, s.now()); err != nil {
+			return fmt.Errorf("fork %s of run %s: %w", fork, h.Run, err) // it begins now, if it is refused
+		}
+	}
+	return nil
+}
+
+// forksOf returns the forks of a run that were not removed, and those that have not begun.
+func (s *Service) forksOf(ctx context.Context, h *schema.Head) (standing, unbegun []string, err error) {
+	for _, fork := range h.Forks {
+		if !schema.ValidName(fork) {
+			continue
+		}
+		removed, there, err := s.routing.last(ctx, fork)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case removed != nil:
+		case there:
+			standing = append(standing, fork)
+		default:
+			unbegun = append(unbegun, fork)
+		}
+	}
+	return standing, unbegun, nil
+}
+
+// checkErased reports the remaining data of a removed run.
+func (s *Service) checkErased(ctx context.Context, t *task) error {
+	src := s.routing.of(t.run)
+	_, removed, err := s.routing.standing(ctx, t.run)
+	if err != nil {
+		return err
+	}
+	if removed == nil {
+		return schema.Fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
+	}
+	done, err := src.Store.Removed(ctx, t.run)
+	if err != nil {
+		return err
 	}
 	blobs, err := kvstore.BlobsOf(ctx, s.js, s.cfg.Fleet, map[string]struct{}{t.run: {}})
 	if err != nil {
 		return err
 	}
-	all := blobs[t.run]
-	for _, nuid := range slices.Concat(req.Chunks, record.Chunks) {
-		if !slices.ContainsFunc(all, func(b kvstore.Blob) bool { return b.NUID == nuid }) && schema.ValidName(nuid) {
-			all = append(all, kvstore.Blob{NUID: nuid, Deleted: true})
-		}
-	}
-	left, err := src.Store.Left(ctx, t.run, record.Keys, all, true)
+	left, err := src.Store.Left(ctx, t.run, removed.Keys, blobs[t.run], true)
 	if err != nil {
 		return err
 	}
-	return t.whole(&schema.EraseReply{Erasure: *record, Done: record.RemovedAt != "", Left: &left})
+	return t.whole(&schema.EraseReply{Removal: *removed, Done: done, Left: &left})
 }

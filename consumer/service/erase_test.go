@@ -34,7 +34,7 @@ func (x *writer) end(status schema.Status) schema.StreamSequence {
 }
 
 // erase asks for the removal of a run until it is done.
-func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
+func (w *serviceWorld) erase(run string, force bool) schema.Removal {
 	w.TB.Helper()
 	var reply schema.EraseReply
 	require.Eventually(w.TB, func() bool {
@@ -47,7 +47,7 @@ func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
 		require.NoError(w.TB, json.Unmarshal(a.first, &reply))
 		return reply.Done
 	}, time.Minute, 10*time.Millisecond, "run %s is not removed", run)
-	return reply.Erasure
+	return reply.Removal
 }
 
 // awaitFolded waits until the shard is folded up to a position.
@@ -75,9 +75,9 @@ func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 }
 
 // left asks for the remaining data of a removed run.
-func (w *serviceWorld) left(receipt *schema.Erasure) schema.ErasedParts {
+func (w *serviceWorld) left(receipt *schema.Removal) schema.ErasedParts {
 	w.TB.Helper()
-	a, err := w.ask(schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks})
+	a, err := w.ask(schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true})
 	require.NoError(w.TB, err)
 	var reply schema.EraseReply
 	require.NoError(w.TB, json.Unmarshal(a.first, &reply))
@@ -123,9 +123,8 @@ func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	require.Equal(t, schema.StatusCompleted, receipt.Status)
 	require.Equal(t, last, receipt.Position.Stream)
 	require.Equal(t, before.Counts.Events, receipt.Events)
-	require.NotNil(t, receipt.Removed)
-	require.EqualValues(t, before.Segments.Count, receipt.Removed.Segments)
-	require.NotEmpty(t, receipt.RemovedAt)
+	require.Equal(t, before.Segments.Count, receipt.Segments)
+	require.Equal(t, before.Segments.Bytes+before.TailBytes, receipt.Bytes)
 	left := w.left(&receipt)
 	require.True(t, left.None(), "%+v", left)
 	log := w.Log("gone")
@@ -146,7 +145,7 @@ func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	require.Len(t, list.Runs, 1)
 	require.Equal(t, "kept", list.Runs[0].Run)
 	again := w.erase("gone", false)
-	require.Equal(t, receipt.ID, again.ID, "asked again it is answered with the same receipt")
+	require.Equal(t, receipt, again, "asked again it is answered with the same receipt")
 	_, err = verify.Run(t.Context(), w.JS, w.Shard, "default", "gone")
 	require.ErrorIs(t, err, verify.ErrNoRun, "there is nothing to verify")
 	v, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "kept")
@@ -181,9 +180,9 @@ func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond, "folded again it is one that was removed")
 	late()
 	require.Eventually(t, func() bool {
-		n := 0
-		require.NoError(t, w.Shard.Erasures.Pending(t.Context(), func(string, bool) bool { n++; return true }))
-		return n == 0
+		runs, err := w.Shard.Removals.Runs(t.Context())
+		require.NoError(t, err)
+		return len(runs) == 0
 	}, time.Minute, 5*time.Millisecond, "it settles")
 }
 
@@ -212,7 +211,6 @@ func TestErase_FalseBlobDescription_RemovesNothingElse(t *testing.T) {
 	x.Start()
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	receipt := w.erase("gone", false)
-	require.EqualValues(t, 4, receipt.Removed.Blobs)
 	left := w.left(&receipt)
 	require.True(t, left.None(), "%+v", left)
 	content, err := store.GetBytes(t.Context(), name("kept", "0"))
@@ -223,24 +221,19 @@ func TestErase_FalseBlobDescription_RemovesNothingElse(t *testing.T) {
 	require.Len(t, list, 1)
 }
 
-func TestErase_ForgedTombstone_RemovesNothing(t *testing.T) {
+// A client publishes a copy of an event that the daemon wrote for this run, and that the log refused because the run
+// went on.
+func TestErase_RefusedEventStoredLater_RemovesNothing(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
 	x.Start()
-	x.end(schema.StatusCompleted)
-	forged := schema.NewErased("default", "executor-9", "run-1", "forged", time.Now())
-	header, body := forged.Encode()
-	w.publishRaw("run-1", header, body)
-	other := w.writer("run-2")
-	other.Start()
-	at := schema.StreamSequence(other.Last)
-	w.awaitFolded(at)
-	a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{})
-	require.NoError(t, err)
-	var reply schema.GetReply
-	require.NoError(t, json.Unmarshal(a.first, &reply))
-	require.Equal(t, schema.StatusCompleted, reply.Head.Status)
+	x.TurnOf(100)
+	e := w.erasing(x, func(r *schema.Removal) { r.Position = schema.PositionOf(&x.Acked[0]) })
+	w.publishRaw("run-1", e.Header, e.Data)
+	x.adopt(w.lastOf("run-1").Stream)
+	w.awaitFolded(x.end(schema.StatusCompleted))
+	require.Equal(t, schema.StatusCompleted, w.status("run-1"))
 }
 
 func TestErase_NeededRun_Refused(t *testing.T) {
@@ -262,6 +255,7 @@ func TestErase_NeededRun_Refused(t *testing.T) {
 		a, err := w.ask(schema.VerbGet, base, schema.GetRequest{At: "turn:1"})
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(a.first, &head))
+		w.control(schema.VerbFork, base, schema.ForkRequest{Fork: "fork-of-" + base, By: "executor-1"})
 		fork := w.writer("fork-of-" + base)
 		fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 		fork.end(schema.StatusCompleted)
@@ -282,8 +276,7 @@ func TestErase_NeededRun_Refused(t *testing.T) {
 		require.Equal(t, schema.CodeNeeded, told.Code, told.Error())
 		require.Contains(t, told.Message, "fork-of-"+base)
 		w.refusedAs(schema.CodeConflict, schema.VerbErase, base, schema.EraseRequest{Check: true})
-		_, _, _, err := w.Shard.Erasures.Get(t.Context(), base)
-		require.ErrorIs(t, err, kvstore.ErrNotFound, "a refusal leaves no order behind")
+		require.Equal(t, schema.StatusCompleted, w.status(base), "a refusal leaves nothing behind")
 		w.erase("fork-of-"+base, false)
 		w.erase(base, false)
 		w.refusedAs(schema.CodeErased, schema.VerbGet, base, schema.GetRequest{At: "turn:1"})
@@ -402,7 +395,11 @@ func TestCleanup_Plan_RemovesExactlyIt(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 	require.Len(t, w.list(schema.ListRequest{Limit: 1000}), 12, "a dry run removes nothing")
 	require.ElementsMatch(t, dry, all(false), "the removed runs are the planned ones")
-	require.Eventually(t, func() bool { return page(schema.CleanupRequest{Pending: true}).Pending == 0 }, time.Minute, 5*time.Millisecond)
+	for i := range dry {
+		if dry[i].Remove {
+			w.erase(dry[i].Run, false) // waits for the daemon
+		}
+	}
 	want := map[string]bool{}
 	for i := range 12 {
 		want[fmt.Sprintf("run-%02d", i)] = i%4 != 0
@@ -418,58 +415,41 @@ func TestCleanup_Plan_RemovesExactlyIt(t *testing.T) {
 	w.refusedAs(schema.CodeBadRequest, schema.VerbCleanup, "", schema.CleanupRequest{Policy: policy})
 }
 
-// A run that cannot be removed, because its fork cannot, blocks no other removal, and the cleanup ends.
-func TestCleanup_RunNotRemovable_ContinuesWithOthers(t *testing.T) {
+// A base is kept as long as its fork, and blocks no other removal. Once the fork is removed, a cleanup takes the base.
+func TestCleanup_BaseOfKeptFork_KeptUntilTheForkGoes(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	base := w.writer("base")
 	base.Start()
 	base.TurnOf(100)
 	base.end(schema.StatusCompleted)
-	a, err := w.ask(schema.VerbGet, "base", schema.GetRequest{At: "turn:1"})
-	require.NoError(t, err)
-	var head schema.GetReply
-	require.NoError(t, json.Unmarshal(a.first, &head))
-	fork := w.writer("fork")
-	fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+	w.control(schema.VerbFork, "base", schema.ForkRequest{Fork: "fork", By: "executor-1"})
+	w.control(schema.VerbFork, "base", schema.ForkRequest{Fork: "never-began", By: "executor-1"})
+	fork := w.forkAt(base, "fork", len(base.Acked))
+	fork.Publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
 	fork.end(schema.StatusCompleted)
-	// Another request's order blocks the planned removal of the fork: it names another position of the log.
 	other := w.writer("other")
 	other.Start()
 	w.awaitFolded(other.end(schema.StatusCompleted))
-	record := &schema.Erasure{Fleet: "default", Run: "fork", ID: "n1", By: "alice", AskedAt: "no time", Format: schema.ErasureFormat + 1}
-	b, err := json.Marshal(record)
-	require.NoError(t, err)
-	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
-	require.NoError(t, err)
-	_, err = kv.Put(t.Context(), schema.ErasingKeyPrefix+"fork", b)
-	require.NoError(t, err)
-	items := map[string]schema.CleanupItem{}
-	require.Eventually(t, func() bool {
-		clear(items)
-		req := schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10}
-		for range 100 {
-			a, err := w.ask(schema.VerbCleanup, "", req)
-			require.NoError(t, err, "one run ends the whole page")
-			var reply schema.CleanupReply
-			require.NoError(t, json.Unmarshal(a.first, &reply))
-			for i := range reply.Items {
-				items[reply.Items[i].Run] = reply.Items[i]
-			}
-			if req.After = reply.Next; req.After == "" {
-				return items["fork"].Remove && items["base"].Remove
-			}
-		}
-		require.Fail(t, "the cleanup comes to no end")
-		return false
-	}, time.Minute, 50*time.Millisecond, "%+v", items)
-	require.NotEmpty(t, items["fork"].Failed)
-	require.Contains(t, items["base"].Failed, "fork")
-	require.Eventually(t, func() bool {
-		// A run that could not be read for a moment is reported as failed, and left to the next cleanup.
-		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10})
+	policy := &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}
+	cleanup := func() map[string]schema.CleanupItem {
+		items := map[string]schema.CleanupItem{}
+		a, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{Policy: policy, By: "tester", Limit: 10})
 		require.NoError(t, err)
-		_, _, done, err := w.Shard.Erasures.Get(t.Context(), "other")
-		return err == nil && done
-	}, time.Minute, 10*time.Millisecond, "the other runs are removed")
+		for _, item := range decodeAs[schema.CleanupReply](t, a.first).Items {
+			items[item.Run] = item
+		}
+		return items
+	}
+	require.Eventually(t, func() bool { return cleanup()["other"].Remove }, time.Minute, 50*time.Millisecond)
+	w.refusedAs(schema.CodeErased, schema.VerbGet, "other", schema.GetRequest{})
+	items := cleanup()
+	require.Equal(t, schema.WhyPinned, items["fork"].Why)
+	require.Equal(t, schema.WhyBase, items["base"].Why)
+	require.Contains(t, items["base"].Detail, "fork")
+	w.erase("fork", true)
+	require.Eventually(t, func() bool { return cleanup()["base"].Remove }, time.Minute, 50*time.Millisecond)
+	for _, run := range []string{"base", "never-began"} {
+		w.refusedAs(schema.CodeErased, schema.VerbGet, run, schema.GetRequest{})
+	}
 }

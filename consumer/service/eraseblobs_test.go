@@ -39,26 +39,25 @@ func TestErase_LeftoverBlobs_RemovedWithRun(t *testing.T) {
 	w, stop := erasing(t)
 	w.ended("gone")
 	w.ended("kept")
-	half, kept := w.chunk("gone", "half"), w.chunk("kept", "half")
+	w.chunk("gone", "half")
+	kept := w.chunk("kept", "half")
 	// One unreadable description does not block the removal of other data.
 	about := "$O." + schema.BlobBucket("default") + ".M." + base64.URLEncoding.EncodeToString([]byte("gone.x"))
 	_, err := w.JS.Publish(t.Context(), about, []byte("no JSON"))
 	require.NoError(t, err)
 
 	receipt := w.erase("gone", false)
-	require.EqualValues(t, 2, receipt.Removed.Blobs)
-	require.Equal(t, []string{half}, receipt.Chunks)
 	left := w.left(&receipt)
 	require.True(t, left.None(), "%+v", left)
 	require.Equal(t, []string{kept}, w.chunks())
 
 	// An executor that slept through the removal puts the rest.
-	w.awaitNoOrder()
+	w.awaitUnlisted()
 	stop()
 	w.chunk("gone", "late")
 	left = w.left(&receipt)
 	require.EqualValues(t, 1, left.Blobs, "a request reports it")
-	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "gone", schema.FormatTime(time.Now())))
+	require.NoError(t, w.Shard.Removals.Add(t.Context(), "gone", 1))
 	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool { return len(w.chunks()) == 1 }, time.Minute, 5*time.Millisecond, "the next daemon takes it out")
 	require.Equal(t, []string{kept}, w.chunks())
@@ -68,43 +67,18 @@ func TestErase_LeftoverBlobs_RemovedWithRun(t *testing.T) {
 func TestErase_LeftoverBlobCrash_Continues(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
-	runs := map[string]func(*schema.Erasure){
-		"ordered": func(*schema.Erasure) {},
-		"counted": func(e *schema.Erasure) {
-			e.Removed = &schema.ErasedParts{Blobs: 2}
-			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1")}
-		},
-		"half": func(e *schema.Erasure) {
-			e.Removed = &schema.ErasedParts{Blobs: 3}
-			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1"), schema.BlobID(e.Run, "2")} // the third is removed already
-		},
-	}
-	writers := make(map[string]*writer)
-	for run := range runs {
-		writers[run] = w.ended(run)
-		w.chunk(run, "0")
-		w.chunk(run, "1")
-	}
+	x := w.ended("half")
+	first := w.chunk("half", "0")
+	w.chunk("half", "1")
 	kept := w.chunk("kept", "0")
 	stop()
-	for run, change := range runs {
-		w.orderByHand(writers[run], run, func(e *schema.Erasure) {
-			isDecided(e)
-			change(e)
-		})
-		w.markByHand(run, run)
-	}
+	w.eraseByHand(x)
+	stream, err := w.JS.Stream(t.Context(), "OBJ_"+schema.BlobBucket("default"))
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$O."+schema.BlobBucket("default")+".C."+first)))
 	w.Fold(eraseSoon())
-	for run := range runs {
-		require.Eventually(t, func() bool {
-			_, _, done, err := w.Shard.Erasures.Get(t.Context(), run)
-			require.NoError(t, err)
-			return done
-		}, time.Minute, 10*time.Millisecond, "%s is not gone on with", run)
-		receipt := w.erase(run, false)
-		require.Positive(t, receipt.Removed.Blobs)
-		left := w.left(&receipt)
-		require.True(t, left.None(), "%s: %+v", run, left)
-	}
+	receipt := w.erase("half", false)
+	left := w.left(&receipt)
+	require.True(t, left.None(), "%+v", left)
 	require.Equal(t, []string{kept}, w.chunks())
 }

@@ -26,9 +26,6 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	if err := v.foldable(r); err != nil {
 		return err
 	}
-	if err := s.routing.stays(ctx, t.run); err != nil {
-		return err
-	}
 	locate := s.reader.Locate
 	if v.view == schema.ViewHead {
 		locate = s.reader.LocateHead

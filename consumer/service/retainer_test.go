@@ -35,6 +35,7 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 		x := w.writer(id)
 		if i > 0 && random.IntN(2) == 0 {
 			of := fmt.Sprintf("run-%02d", random.IntN(i))
+			w.control(schema.VerbFork, of, schema.ForkRequest{Fork: id, By: "executor-1"})
 			reply, _ := w.get(of, schema.ViewHead)
 			reply, _ = w.at(of, schema.ViewHead, "event:"+reply.Head.Position.ID)
 			x.Publish(&schema.RunStartedData{

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -18,11 +19,11 @@ import (
 // routing finds the shard of a run, and reads runs there.
 type routing struct {
 	js     jetstream.JetStream
+	keys   *keyring.Ring
 	now    func() time.Time
 	reader *reader.Reader
 	// timeout is [Config.Timeout].
 	timeout time.Duration
-	folded  foldedSince
 	// shards of the fleet, in the order of their numbers.
 	shards []*reader.Source
 }
@@ -33,7 +34,7 @@ func newRouting(cfg *Config, js jetstream.JetStream, shards []*kvstore.Shard, ke
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: no shard was given", ErrConfig)
 	}
-	rt := &routing{js: js, now: now, timeout: cfg.Timeout}
+	rt := &routing{js: js, keys: keys, now: now, timeout: cfg.Timeout}
 	for i, shard := range shards {
 		if want := schema.NamesOf(cfg.Fleet, i); shard.Names != want {
 			return nil, fmt.Errorf("%w: shard %d is %s, want %s", ErrConfig, i, shard.Names.EventStream(), want.EventStream())
@@ -61,44 +62,47 @@ func (rt *routing) proven(ctx context.Context, run string, want reader.Want) (*r
 	return rt.notErased(ctx, run, r, err)
 }
 
-// notErased returns an error for a read of a run that was removed, or is being removed: its remaining data must not
-// be sent.
+// notErased returns an error for a read of a run that was removed: its remaining data must not be sent.
 func (rt *routing) notErased(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, error) {
-	var bad *reader.Damaged
-	switch {
-	case err == nil && r != nil && (r.Marked || r.Head.Status == schema.StatusErased):
-	case err == nil, !errors.Is(err, reader.ErrNoRun) && !errors.As(err, &bad):
+	if err == nil && r != nil && r.Head.Status == schema.StatusErased {
+		return nil, Erased(r.Head.Erased)
+	}
+	if _, damaged := errors.AsType[*reader.Damaged](err); !damaged {
 		return r, err
 	}
-	record, _, gerr := rt.erasure(ctx, run)
-	switch {
-	case errors.Is(gerr, kvstore.ErrNotFound):
-		return r, err // a forged tombstone
-	case gerr != nil:
-		return nil, gerr
-	case record.RemovedAt == "" && r != nil && r.Head.Status != schema.StatusErased && (!r.Marked || !record.Decided()):
-		return r, err // an order without its tombstone decides nothing
-	}
-	return nil, Erased(record)
-}
-
-// stays refuses a point of a run whose removal is being decided: a new fork must know whether its base remains.
-func (rt *routing) stays(ctx context.Context, run string) error {
-	record, _, err := rt.erasure(ctx, run)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound):
-		return nil
-	case err != nil:
-		return err
-	case record.RemovedAt != "":
-		return Erased(record)
-	default:
-		return schema.Fail(schema.CodeUnavailable, "Ask again: the run is then removed, or kept.", "the removal of run %s, asked by %s, is being decided", run, record.By)
+	// Its segments may be deleted at this moment.
+	if removed, _, lerr := rt.last(ctx, run); lerr != nil || removed == nil {
+		return r, errors.Join(err, lerr)
+	} else {
+		return nil, Erased(removed)
 	}
 }
 
-// erasure returns the record of a run's removal.
-func (rt *routing) erasure(ctx context.Context, run string) (*schema.Erasure, schema.Revision, error) {
-	record, rev, _, err := rt.of(run).Store.Erasures.Get(ctx, run)
-	return record, rev, err
+// last reads the last message of a run from the leader. It returns the removal of a run that the message removes, and
+// whether there is a message.
+func (rt *routing) last(ctx context.Context, run string) (*schema.Removal, bool, error) {
+	rec, there, err := eventlog.Last(ctx, rt.js, rt.of(run).Store.Names, run)
+	if err != nil || !there {
+		return nil, false, err
+	}
+	keys, err := rt.keys.Keys(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return schema.Removes(keys, &rec), true, nil
+}
+
+// standing reads a run with proof, or returns its removal.
+func (rt *routing) standing(ctx context.Context, run string) (*reader.Snapshot, *schema.Removal, error) {
+	r, err := rt.reader.Proven(ctx, run, reader.Head)
+	if err == nil && r.Head.Status == schema.StatusErased {
+		return nil, r.Head.Erased, nil
+	}
+	if _, damaged := errors.AsType[*reader.Damaged](err); damaged {
+		removed, _, lerr := rt.last(ctx, run)
+		if lerr == nil && removed != nil {
+			return nil, removed, nil
+		}
+	}
+	return r, nil, err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -35,35 +33,6 @@ func (rt *routing) undoubted(ctx context.Context, run string, read func() (*read
 		return nil, err
 	}
 	return read()
-}
-
-// foldedSince makes sure that all shards are folded up to what their logs had at some time. Concurrent callers share
-// the reads.
-type foldedSince struct {
-	turn sync.Mutex
-	at   time.Time
-}
-
-// foldedSince returns when every event acknowledged before a time is folded.
-func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
-	f := &rt.folded
-	f.turn.Lock()
-	defer f.turn.Unlock()
-	if f.at.After(after) {
-		return nil
-	}
-	began := rt.now()
-	for _, src := range rt.shards {
-		upTo, err := src.Barrier.Wait(ctx)
-		if err != nil {
-			return err
-		}
-		if err := rt.awaitFolded(ctx, src, upTo.At); err != nil {
-			return err
-		}
-	}
-	f.at = began
-	return nil
 }
 
 // awaitFolded waits until a shard is folded up to a position in its log.

@@ -196,7 +196,7 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	return v.moved(ctx)
 }
 
-// empty reports whether there is no data of the run. A tombstone that it begins in another shard does not count.
+// empty reports whether there is no data of the run.
 func (v *verifier) empty() bool {
 	c := &v.head.Counts
 	return v.is.Segments == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0

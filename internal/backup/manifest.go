@@ -65,8 +65,7 @@ type ShardCut struct {
 	// events which one of them had moved out of the log while it was read.
 	LeftOut int `json:"segments_left_out,omitzero"`
 	PutBack int `json:"events_put_back,omitzero"`
-	// Erased names runs that were removed during the backup: it only has their tombstone and the record of their
-	// removal.
+	// Erased names runs that were removed during the backup: it only has the event that removes them.
 	Erased []string `json:"erased,omitzero"`
 }
 

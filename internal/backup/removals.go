@@ -6,158 +6,77 @@ import (
 	stdjson "encoding/json" // the form of object descriptions is defined by it
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A run can be removed while the streams are read, one after the other. Nothing of a run is deleted before the
-// tombstone of its removal is in the log, so the leader's state of it after all streams are read decides:
+// A run can be removed while the streams are read, one after the other. Nothing of a run is deleted before the event
+// that removes it is in the log, so the leader's log after all streams are read decides:
 //
-//	tombstone in the log's file, of the record in the segments' file ──▶ the run stays as read: the restored fleet continues its removal
-//	no tombstone on the leader                                       ──▶ the run was read completely: it stays, and an order does not
-//	tombstone only on the leader                                     ──▶ the run may have been read in part: its content is left out, and
-//	                                                                     with a record in the segments' file the tombstone replaces it
+//	run.erased in the log's file ──▶ the run stays as read: the restored fleet continues its removal
+//	no run.erased on the leader  ──▶ the run was read completely
+//	run.erased after the file    ──▶ the run may have been read in part: its content is left out, and run.erased replaces it
 
-// removal is the state of one run's removal in a backup.
-type removal struct {
-	// order and receipt: the segments' file has them.
-	order   *schema.Erasure
-	receipt bool
-	// marked: the log's file has a tombstone of one of them.
-	marked bool
-	// last message of the run in the log's file.
-	last uint64
-	// decided: the leader has the tombstone, or the receipt.
-	decided bool
-}
-
-// gone reports whether the run's content is left out of the backup.
-func (r *removal) gone() bool { return r != nil && r.decided && !r.marked }
-
-// withdrawn reports whether the order to remove the run is left out: the run stays, or has no events.
-func (r *removal) withdrawn() bool { return r.order != nil && !r.marked && (!r.decided || r.last == 0) }
-
-// recordOf returns the run of a removal record's key in the segment bucket; "" for other keys.
-func recordOf(key string) string {
-	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.ErasedKeyPrefix, schema.SettlingKeyPrefix} {
-		if run, ok := strings.CutPrefix(key, prefix); ok {
-			return run
-		}
-	}
-	return ""
-}
-
-// removals are those of a shard, by run.
-type removals map[string]*removal
-
-func (rs removals) of(run string) *removal {
-	r := rs[run]
-	if r == nil {
-		r = &removal{}
-		rs[run] = r
-	}
-	return r
-}
-
-// note handles a message of the segments' file, and reports whether it is the record of a removal.
-func (rs removals) note(key string, value []byte) (bool, error) {
-	run := recordOf(key)
-	if run == "" {
-		return false, nil
-	}
-	if len(value) == 0 {
-		return true, nil // it was withdrawn
-	}
-	switch {
-	case strings.HasPrefix(key, schema.ErasedKeyPrefix):
-		rs.of(run).receipt = true
-	case strings.HasPrefix(key, schema.ErasingKeyPrefix):
-		order, err := kvstore.DecodeErasure(run, value)
-		if err != nil {
-			return true, err
-		}
-		rs.of(run).order = order
-	}
-	return true, nil
-}
-
-// meet handles a message of the log's file.
-func (rs removals) meet(run string, m *message) {
-	r := rs[run]
-	if r == nil {
-		return
-	}
-	r.last = m.seq
-	if r.marked || r.order == nil && !r.receipt {
-		return
-	}
-	header := nats.Header{}
-	if len(m.header) > 0 {
-		var err error
-		if header, err = nats.DecodeHeadersMsg(m.header); err != nil {
-			return // damaged headers are no tombstone
-		}
-	}
-	e, err := schema.Decode(header, m.body)
-	r.marked = err == nil && schema.ErasedMark(e) && (r.receipt || r.order.Marks(e.ID))
-}
-
-// changes reports whether an order must be left out.
-func (rs removals) changes() bool {
-	for _, r := range rs {
-		if r.withdrawn() {
-			return true
-		}
-	}
-	return false
-}
-
-// decide asks the leaders about each removal whose end the files do not show. All streams must have been read before.
-func (rs removals) decide(ctx context.Context, t *taker, shard int) error {
-	store, err := kvstore.OpenShard(t.js, t.m.Settings, shard, t.cfg.Actor)
+// removedSince finds the runs that were removed after a shard's log was read, and the messages that remove them.
+func (t *taker) removedSince(ctx context.Context, names schema.Names, cut schema.StreamSequence) (map[string]message, error) {
+	keys, err := keyring.Parse(t.cfg.Fleet, t.m.Settings.Keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for run, r := range rs {
-		if r.marked || r.decided {
+	shard, err := kvstore.OpenShard(t.js, t.m.Settings, names.Shard, t.cfg.Actor)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := shard.Usage(ctx)
+	if err != nil || usage.Last <= cut {
+		return nil, err
+	}
+	follower, err := eventlog.Follow(ctx, t.js.Conn(), t.js, names, eventlog.FollowFrom{Stream: cut + 1, HeadersOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer follower.Close(ctx, t.js)
+	removed := map[string]message{}
+	for pending := follower.Pending(); pending > 0; {
+		a, err := follower.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if pending = a.Pending; a.Record.Stream >= usage.Last {
+			pending = 0
+		}
+		if !schema.IsErasedMark(&a.Record) {
 			continue
 		}
-		if r.decided, err = decided(ctx, t, store, run); err != nil {
-			return fmt.Errorf("removal of run %s: %w", run, err)
+		rec, there, err := eventlog.At(ctx, t.js, names, a.Record.Stream)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			continue // a later one replaced it
+		}
+		if r := schema.Removes(keys, &rec); r != nil {
+			removed[r.Run] = removing(names, &rec)
 		}
 	}
-	return nil
+	return removed, nil
 }
 
-// decided reports whether a run's removal is decided.
-func decided(ctx context.Context, t *taker, store *kvstore.Shard, run string) (bool, error) {
-	record, _, done, err := store.Erasures.Get(ctx, run)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound):
-		return false, nil // withdrawn
-	case err != nil || done:
-		return done, err
-	}
-	// The tombstone was stored by compare-and-set on the run's last event, so nothing is between the two.
-	next, found, err := eventlog.Next(ctx, t.js, store.Names, run, record.Position.Stream+1)
-	return found && record.Decided() && record.Marks(schema.PositionOf(&next).ID), err
-}
-
-// mark is the message that replaces a run's content.
-func (r *removal) mark(t *taker, names schema.Names, run string) message {
-	id := "restored"
-	if r.order != nil {
-		id = r.order.ID
-	}
-	e := schema.NewErased(t.cfg.Fleet, t.cfg.Actor, run, id+"."+t.m.ID, t.cfg.Now())
-	header, body := e.Encode()
-	return message{subject: names.EventSubject(run), seq: r.last, header: encodeHeader(header), body: body}
+// removing is the message of a record that removes its run. It keeps the place for which it was signed.
+func removing(names schema.Names, rec *schema.Record) message {
+	header := maps.Clone(rec.Header)
+	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(uint64(rec.Behind), 10)}
+	e, _ := schema.Decode(rec.Header, rec.Body) // it removes a run, so it is readable
+	return message{subject: names.EventSubject(e.Subject), at: rec.Stored, header: encodeHeader(header), body: rec.Body}
 }
 
 // leaveOut also leaves out large payloads and dead letters of runs that are not in the backup.

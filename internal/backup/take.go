@@ -285,12 +285,9 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 	}
 	pass := func(add func(*message) error) error {
 		left := missing
-		upTo := func(seq uint64, at int64) error {
+		upTo := func(seq uint64) error {
 			for len(left) > 0 && left[0].seq < seq {
 				back := left[0]
-				if back.at == 0 { // a tombstone, which no server has stored
-					back.at = at
-				}
 				left = left[1:]
 				if err := add(&back); err != nil {
 					return err
@@ -302,16 +299,14 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 		if err != nil {
 			return err
 		}
-		last := int64(0)
 		err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
-			last = m.at
-			if err := upTo(m.seq, last); err != nil || !keep(m) {
+			if err := upTo(m.seq); err != nil || !keep(m) {
 				return err
 			}
 			return add(m)
 		})
 		if err == nil {
-			err = upTo(math.MaxUint64, last)
+			err = upTo(math.MaxUint64)
 		}
 		return errors.Join(err, f.Close())
 	}
@@ -388,11 +383,11 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	if err != nil {
 		return err
 	}
-	removed, err := t.recorded(ctx, names)
+	removed, err := t.removedSince(ctx, names, cut.Cut)
 	if err != nil {
 		return err
 	}
-	late, err := t.lateSegments(segments, cut, removed)
+	late, err := t.lateSegments(segments, cut)
 	if err != nil {
 		return err
 	}
@@ -400,10 +395,7 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	if err != nil {
 		return err
 	}
-	if err := removed.decide(ctx, t, shard); err != nil {
-		return err
-	}
-	put := log.settle(t, names, removed, cut)
+	put := log.settle(names, removed, cut)
 	if len(put) > 0 || len(log.gone) > 0 {
 		if err := t.rewrite(events, put, func(m *message) bool { return !log.gone[m.subject] }); err != nil {
 			return fmt.Errorf("stream %s: %w", events.Name, err)
@@ -412,14 +404,10 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	prefix := "$KV." + names.SegmentBucket() + "."
 	keep := func(m *message) bool {
 		key := strings.TrimPrefix(m.subject, prefix)
-		if run := recordOf(key); run != "" {
-			// A receipt always stays.
-			return !strings.HasPrefix(key, schema.ErasingKeyPrefix) || !removed.of(run).withdrawn()
-		}
 		run, _, _ := strings.Cut(key, ".")
 		return late[m.seq] == nil && !log.gone[names.EventSubject(run)]
 	}
-	if len(late) > 0 || len(log.gone) > 0 || removed.changes() {
+	if len(late) > 0 || len(log.gone) > 0 {
 		if err := t.rewrite(segments, nil, keep); err != nil {
 			return fmt.Errorf("stream %s: %w", segments.Name, err)
 		}
@@ -438,23 +426,6 @@ func (t *taker) nothingIn(stream string) string {
 	return "$O." + schema.BlobBucket(t.cfg.Fleet) + ".C._backup"
 }
 
-// recorded are the removals with a record on a shard's leader now.
-func (t *taker) recorded(ctx context.Context, names schema.Names) (removals, error) {
-	removed := removals{}
-	prefix := "$KV." + names.SegmentBucket() + "."
-	for key, done := range map[string]bool{schema.ErasingKeyPrefix: false, schema.ErasedKeyPrefix: true} {
-		subjects, err := subjectsOf(ctx, t.js, "KV_"+names.SegmentBucket(), prefix+key+"*")
-		if err != nil {
-			return nil, err
-		}
-		for subject := range subjects {
-			r := removed.of(subject[len(prefix)+len(key):])
-			r.decided = r.decided || done
-		}
-	}
-	return removed, nil
-}
-
 // lateSegment is a segment beyond the cut, with its events up to there.
 type lateSegment struct {
 	run     string
@@ -464,9 +435,7 @@ type lateSegment struct {
 // lateSegments finds the segments that were stored during the backup and reach beyond the cut, by their positions in
 // the bucket's stream. If an older one reaches beyond it, the log has lost its end: the segment is kept, as it is the
 // only copy.
-//
-// It also records the runs with a removal, finished or not.
-func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[uint64]*lateSegment, error) {
+func (t *taker) lateSegments(s *Stream, cut *ShardCut) (map[uint64]*lateSegment, error) {
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
 		return nil, err
@@ -474,9 +443,6 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[ui
 	late := map[uint64]*lateSegment{}
 	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
 		s.Messages++
-		if about, err := removed.note(m.subject[strings.Index(m.subject, "._.")+1:], m.body); about || err != nil {
-			return err
-		}
 		if m.seq <= t.segmentsBefore[cut.Shard] || len(m.body) == 0 {
 			return nil
 		}
@@ -509,13 +475,15 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[ui
 type logged struct {
 	// missing are the events up to the cut that only a late segment has, by their positions.
 	missing map[uint64]message
-	// runs that the file has, and those whose content is left out, by subject.
-	runs, gone map[string]bool
+	// last are the runs that the file has, by subject, with the position of their last message there. gone are those
+	// whose content is left out.
+	last map[string]uint64
+	gone map[string]bool
 }
 
 // compareLog compares a log's file with the late segments and with the current log.
-func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, removed removals) (*logged, error) {
-	l := &logged{missing: map[uint64]message{}, runs: map[string]bool{}, gone: map[string]bool{}}
+func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, removed map[string]message) (*logged, error) {
+	l := &logged{missing: map[uint64]message{}, last: map[string]uint64{}, gone: map[string]bool{}}
 	for _, seg := range late {
 		subject := names.EventSubject(seg.run)
 		for i := range seg.records {
@@ -536,11 +504,10 @@ func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateS
 		if run == "" || run == schema.BarrierRun {
 			return nil
 		}
-		l.runs[m.subject] = true
-		if !there[m.subject] {
+		l.last[m.subject] = m.seq
+		if _, erased := removed[run]; erased || !there[m.subject] {
 			l.gone[m.subject] = true
 		}
-		removed.meet(run, m)
 		return nil
 	})
 	if err := errors.Join(err, f.Close()); err != nil {
@@ -549,35 +516,28 @@ func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateS
 	return l, nil
 }
 
-// settle leaves out removed runs, records them in the cut, and returns the messages to add to the log's file, in
-// order.
-func (l *logged) settle(t *taker, names schema.Names, removed removals, cut *ShardCut) (put []message) {
-	for run, r := range removed {
-		if r.gone() {
-			l.gone[names.EventSubject(run)] = true
-		}
-	}
+// settle records the removed runs in the cut, and returns the messages to add to the log's file, in order.
+func (l *logged) settle(names schema.Names, removed map[string]message, cut *ShardCut) (put []message) {
 	for _, m := range l.missing {
-		if !l.gone[m.subject] {
+		if _, erased := removed[names.RunOfSubject(m.subject)]; !erased && !l.gone[m.subject] {
 			put = append(put, m)
 			continue
 		}
 		// If a run left the log while that was read, only a late segment has its events.
-		l.runs[m.subject] = true
-		if r := removed[names.RunOfSubject(m.subject)]; r != nil && m.seq > r.last {
-			r.last = m.seq
-		}
+		l.gone[m.subject] = true
+		l.last[m.subject] = max(l.last[m.subject], m.seq)
 	}
 	cut.PutBack = len(put)
-	for subject := range l.runs {
+	for subject, last := range l.last {
 		if !l.gone[subject] {
 			cut.Runs++
 			continue
 		}
 		run := names.RunOfSubject(subject)
 		cut.Erased = append(cut.Erased, run)
-		if r := removed[run]; r.gone() && (r.order != nil || r.receipt) {
-			put = append(put, r.mark(t, names, run))
+		if m, ok := removed[run]; ok {
+			m.seq = last
+			put = append(put, m)
 		}
 	}
 	slices.Sort(cut.Erased)

@@ -225,7 +225,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// So does the receipt of a removed run.
 	require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled}))
-	var receipt schema.Erasure
+	var receipt schema.Removal
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "bob", 0, "--json", "erase", "r1", "--by", "ann", "--force")), &receipt))
 	require.Equal(t, k.by("bob"), receipt.By)
 	require.Equal(t, "ann", receipt.Claimed)

@@ -24,7 +24,7 @@ var typeSwitches = map[string][]string{
 	"internal/story/describe.go": {"Describe"},
 }
 
-// unfolded are the names of events that are never folded: they have no data.
+// unfolded are the names of events without a type of [schema.Data].
 var unfolded = []string{schema.Barrier, schema.RunErased}
 
 // vocabulary is what the repository says of events.

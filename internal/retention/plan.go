@@ -1,9 +1,7 @@
 package retention
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,11 +27,11 @@ type Run struct {
 	Unreadable bool
 }
 
-// RunOf is the plan's input from a run's checkpoint. The caller must find the forks.
-func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
+// RunOf is the plan's input from a run's checkpoint, without its forks: some of those that it names may be removed.
+func RunOf(c *schema.Checkpoint, bytes int64) Run {
 	r := Run{
 		ID: c.Run, Status: c.Status, Bytes: bytes, Handoffs: len(c.Handoffs), OpenCalls: len(c.HeldCalls()), Waits: len(c.Interrupts),
-		Forks: forks, Unreadable: !c.Complete(),
+		Unreadable: !c.Complete(),
 	}
 	for i := range c.OpenCalls {
 		if call := &c.OpenCalls[i]; call.InDoubt || call.Held {
@@ -87,126 +85,36 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// Plan is the decision about each run.
-type Plan struct {
-	Policy schema.RetentionPolicy
-	// Now is the time that ages were counted from.
-	Now time.Time
-	// Items in the order of the given runs, with those to be removed after the others: first forks, then their bases.
-	Items []schema.CleanupItem
-	// Bases are runs to be removed that are bases of others to be removed.
-	Bases map[string]bool
-}
-
-// New makes a plan. now is the time that ages are counted to. The runs need not be all of a fleet: a run that is not
-// among them is kept.
-func New(runs []Run, policy schema.RetentionPolicy, now time.Time) Plan {
-	p := planner{policy: policy, now: now, byID: make(map[string]*Run, len(runs)), judged: make(map[string]*judgement, len(runs))}
-	for i := range runs {
-		p.byID[runs[i].ID] = &runs[i]
-	}
-	type ordered struct {
-		item  schema.CleanupItem
-		depth int
-	}
-	items := make([]ordered, 0, len(runs))
+// Plan is the decision about each run. now is the time that ages are counted to.
+func Plan(runs []Run, policy schema.RetentionPolicy, now time.Time) []schema.CleanupItem {
+	items := make([]schema.CleanupItem, len(runs))
 	for i := range runs {
 		r := &runs[i]
-		j := p.judge(r)
-		item := schema.CleanupItem{Run: r.ID, Status: r.Status, Remove: j.why == schema.WhyAge, Why: j.why, Detail: j.detail, Bytes: r.Bytes}
+		why, detail := decide(r, &policy, now)
+		items[i] = schema.CleanupItem{Run: r.ID, Status: r.Status, Remove: why == schema.WhyAge, Why: why, Detail: detail, Bytes: r.Bytes}
 		if !r.Last.IsZero() {
-			item.Last = schema.FormatTime(r.Last)
-		}
-		depth := 0
-		if item.Remove {
-			depth = j.depth
-		}
-		items = append(items, ordered{item, depth})
-	}
-	slices.SortStableFunc(items, func(a, b ordered) int { return cmp.Compare(a.depth, b.depth) })
-	plan := Plan{Policy: policy, Now: now, Items: make([]schema.CleanupItem, len(items)), Bases: make(map[string]bool)}
-	for i := range items {
-		plan.Items[i] = items[i].item
-		if items[i].depth > 1 {
-			plan.Bases[items[i].item.Run] = true
+			items[i].Last = schema.FormatTime(r.Last)
 		}
 	}
-	return plan
+	return items
 }
 
-// judgement of a run. depth is greater than that of each of its forks; 0 while the run is being judged.
-type judgement struct {
-	why    schema.Why
-	detail string
-	depth  int
-}
-
-type planner struct {
-	policy schema.RetentionPolicy
-	now    time.Time
-	byID   map[string]*Run
-	judged map[string]*judgement
-}
-
-// judge decides about a run, and before that about its forks.
-func (p *planner) judge(r *Run) *judgement {
-	if j, ok := p.judged[r.ID]; ok {
-		if j.depth == 0 {
-			// A run that is its own base, over any number of forks, is not valid. No run of such a ring is removed.
-			return &judgement{why: schema.WhyBase, detail: "its forks are based on each other", depth: 1}
-		}
-		return j
-	}
-	j := &judgement{}
-	p.judged[r.ID] = j
-	why, detail, depth := p.decide(r)
-	*j = judgement{why: why, detail: detail, depth: depth}
-	return j
-}
-
-func (p *planner) decide(r *Run) (why schema.Why, detail string, depth int) {
-	why, detail = p.alone(r)
-	if why != schema.WhyAge {
-		return why, detail, 1
-	}
-	depth = 1
-	var kept []string
-	for _, id := range r.Forks {
-		fork, ok := p.byID[id]
-		if !ok {
-			kept = append(kept, id)
-			continue
-		}
-		j := p.judge(fork)
-		if j.why != schema.WhyAge {
-			kept = append(kept, id)
-		}
-		depth = max(depth, j.depth+1)
-	}
-	if len(kept) > 0 {
-		return schema.WhyBase, "kept forks stand on it: " + list(kept), 1
-	}
-	return schema.WhyAge, detail, depth
-}
-
-// alone decides about a run without regard to its forks.
-func (p *planner) alone(r *Run) (schema.Why, string) {
+func decide(r *Run, policy *schema.RetentionPolicy, now time.Time) (schema.Why, string) {
 	if why, detail := r.Pending(); why != "" {
 		return why, detail
 	}
-	keep := p.policy.For(r.Status)
+	keep, age := policy.For(r.Status), now.Sub(r.Last)
 	switch {
 	case keep <= 0:
 		return schema.WhyForEver, "the policy keeps runs that are " + string(r.Status)
 	case r.Last.IsZero():
 		return schema.WhyUnknown, "the time of its last event is not known"
-	}
-	age := p.now.Sub(r.Last)
-	switch {
-	case age < p.policy.Grace():
-		return schema.WhyActive, "something was added within " + p.policy.Grace().String()
+	case age < policy.Grace():
+		return schema.WhyActive, "something was added within " + policy.Grace().String()
 	case age < keep:
 		return schema.WhyYoung, ""
+	case len(r.Forks) > 0:
+		return schema.WhyBase, "forks stand on it: " + list(r.Forks)
 	default:
 		return schema.WhyAge, ""
 	}

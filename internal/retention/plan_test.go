@@ -2,7 +2,6 @@ package retention_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,33 +48,12 @@ func TestPlan_PolicyAndRun_Kept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.run.ID = "r"
-			plan := retention.New([]retention.Run{c.run}, policy(), now)
-			require.Len(t, plan.Items, 1)
-			require.Equal(t, c.why, plan.Items[0].Why)
-			require.Equal(t, c.remove, plan.Items[0].Remove)
+			plan := retention.Plan([]retention.Run{c.run}, policy(), now)
+			require.Len(t, plan, 1)
+			require.Equal(t, c.why, plan[0].Why)
+			require.Equal(t, c.remove, plan[0].Remove)
 		})
 	}
-}
-
-func TestPlan_Forks_BeforeTheirBases(t *testing.T) {
-	old := now.Add(-365 * day)
-	runs := []retention.Run{
-		{ID: "base", Status: schema.StatusCompleted, Last: old, Forks: []string{"fork"}},
-		{ID: "fork", Status: schema.StatusFailed, Last: old, Forks: []string{"leaf"}},
-		{ID: "leaf", Status: schema.StatusCompleted, Last: old},
-		{ID: "kept", Status: schema.StatusCompleted, Last: now},
-	}
-	plan := retention.New(runs, policy(), now)
-	var order []string
-	for _, item := range removals(&plan) {
-		order = append(order, item.Run)
-	}
-	require.Equal(t, []string{"leaf", "fork", "base"}, order)
-	runs[2].Pins = []string{"mine"}
-	plan = retention.New(runs, policy(), now)
-	require.Empty(t, removals(&plan), "a pin on the last fork keeps all that it stands on")
-	runs[2].Pins, runs[2].Forks = nil, []string{"base"}
-	require.Empty(t, removals(planOf(runs)), "a ring is never removed")
 }
 
 // keepers are the invariants, written again independently: the run must stay.
@@ -86,7 +64,7 @@ func keepers(r *retention.Run, p *schema.RetentionPolicy) bool {
 	}[r.Status]
 	age := now.Sub(r.Last)
 	return !ended || r.Unreadable || len(r.Pins) > 0 || r.Handoffs > 0 || r.OpenCalls > 0 || r.InDoubt > 0 || r.Waits > 0 ||
-		seconds == 0 || r.Last.IsZero() || age < time.Duration(seconds)*time.Second || age < p.Grace()
+		seconds == 0 || r.Last.IsZero() || age < time.Duration(seconds)*time.Second || age < p.Grace() || len(r.Forks) > 0
 }
 
 func TestPlan_RandomFleets_InvariantsHold(t *testing.T) {
@@ -118,59 +96,28 @@ func TestPlan_RandomFleets_InvariantsHold(t *testing.T) {
 			if few.Draw(t, "pins") > 0 {
 				runs[i].Pins = []string{"pin"}
 			}
-			// Forks of this run: later ones, some that are not in the plan, and sometimes a ring.
-			for range few.Draw(t, "forks") {
-				runs[i].Forks = append(runs[i].Forks, fmt.Sprintf("r%d", rapid.IntRange(0, n+1).Draw(t, "fork")))
+			if few.Draw(t, "forks") > 0 {
+				runs[i].Forks = []string{"fork"}
 			}
 		}
-		plan := retention.New(runs, p, now)
-		require.Len(t, plan.Items, n, "each run is in the plan once")
-		byID := make(map[string]*retention.Run)
-		for i := range runs {
-			byID[runs[i].ID] = &runs[i]
-		}
-		gone := make(map[string]bool)
-		seen := make(map[string]bool)
-		for i := range plan.Items {
-			item := &plan.Items[i]
-			require.False(t, seen[item.Run])
-			seen[item.Run] = true
-			require.Equal(t, item.Remove, item.Why == schema.WhyAge)
-			if !item.Remove {
-				continue
-			}
-			r := byID[item.Run]
-			require.False(t, keepers(r, &p), "%+v is removed", r)
-			for _, fork := range r.Forks {
-				require.True(t, gone[fork], "run %s is removed while its fork %s is kept, or before it", r.ID, fork)
-			}
-			gone[item.Run] = true
-		}
-		// And every kept run has a reason.
-		for i := range plan.Items {
-			item := &plan.Items[i]
-			r := byID[item.Run]
-			if item.Remove || keepers(r, &p) {
-				continue
-			}
-			blocked := false
-			for _, fork := range r.Forks {
-				blocked = blocked || !gone[fork]
-			}
-			require.True(t, blocked, "%+v is kept for nothing: %s", r, item.Why)
+		plan := retention.Plan(runs, p, now)
+		require.Len(t, plan, n, "each run is in the plan once")
+		for i := range plan {
+			require.Equal(t, runs[i].ID, plan[i].Run)
+			require.Equal(t, plan[i].Remove, plan[i].Why == schema.WhyAge)
+			require.Equal(t, keepers(&runs[i], &p), !plan[i].Remove, "%+v", runs[i])
 		}
 	})
 }
 
 func TestReport_Plan_Same(t *testing.T) {
 	old := now.Add(-365 * day)
-	plan := retention.New([]retention.Run{
+	items := retention.Plan([]retention.Run{
 		{ID: "a", Status: schema.StatusCompleted, Last: old, Bytes: 100},
 		{ID: "b", Status: schema.StatusCompleted, Last: old, Bytes: 10, Pins: []string{"x|y"}},
 		{ID: "c", Status: schema.StatusFailed, Last: old, Bytes: 1},
 	}, policy(), now)
-	r := retention.Report{Fleet: "default", Policy: plan.Policy, Began: "then", Ended: "now"}
-	items := plan.Items
+	r := retention.Report{Fleet: "default", Policy: policy(), Began: "then", Ended: "now"}
 	items[len(items)-1].Failed = "it was reopened"
 	r.Add(items)
 	require.EqualValues(t, 3, r.Scanned)
@@ -186,25 +133,15 @@ func TestReport_Plan_Same(t *testing.T) {
 	require.Contains(t, b.String(), "not removed: it was reopened")
 }
 
-func planOf(runs []retention.Run) *retention.Plan {
-	p := retention.New(runs, policy(), now)
-	return &p
-}
-
 func TestRunOf_OpenCall_IsPending(t *testing.T) {
 	c := &schema.Checkpoint{Head: schema.Head{
 		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, InDoubt: true}},
 	}}
-	r := retention.RunOf(c, 0, nil)
+	r := retention.RunOf(c, 0)
 	why, _ := r.Pending()
 	require.Equal(t, schema.WhyInDoubt, why)
 	c.OpenCalls[0].InDoubt = false
-	r = retention.RunOf(c, 0, nil)
+	r = retention.RunOf(c, 0)
 	why, _ = r.Pending()
 	require.Equal(t, schema.WhyOpenCall, why)
-}
-
-// removals are the runs to be removed, in the plan's order.
-func removals(p *retention.Plan) []schema.CleanupItem {
-	return slices.DeleteFunc(slices.Clone(p.Items), func(item schema.CleanupItem) bool { return !item.Remove })
 }

@@ -30,8 +30,6 @@ type Report struct {
 	Bytes   int64 `json:"bytes"`
 	// ByWhy counts the runs by the reason to keep or remove them.
 	ByWhy map[schema.Why]int64 `json:"by_why"`
-	// Pending runs have an unfinished removal; the daemon continues it.
-	Pending int64 `json:"pending"`
 	// Runs are the items of the plan.
 	Runs []schema.CleanupItem `json:"runs"`
 }
@@ -94,7 +92,6 @@ func (r *Report) Markdown(w io.Writer) error {
 	line("| %s | %d (%d bytes) |", removed, r.Removed, r.Bytes)
 	line("| kept | %d |", r.Kept)
 	line("| not removed after all | %d |", r.Failed)
-	line("| still being removed | %d |", r.Pending)
 	line("")
 	line("| why | runs |")
 	line("|---|---|")

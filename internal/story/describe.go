@@ -123,7 +123,6 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 		if e.Fork {
 			gist("base of " + e.Name)
 			line("forked", e.Name)
-			field("waymark.fork", e.Name)
 			break
 		}
 		gist(e.Name)

@@ -247,7 +247,7 @@ func (j *judged) doubt(e *schema.Event) string {
 	return ""
 }
 
-// show writes one event. Barriers of the daemon and tombstones are not shown as events of a run.
+// show writes one event. Barriers of the daemon and run.erased are not shown as events of a run.
 func (c Cmd) show(ctx context.Context, a *base.App, r schema.Record, subject string, j judged) error {
 	e, err := schema.Decode(r.Header, r.Body)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -116,9 +115,6 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	report := &retention.Report{Fleet: cl.Fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.Now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
 	err = c.pages(ctx, cl, by, report)
-	if err == nil && !report.DryRun {
-		err = c.await(ctx, cl, report)
-	}
 	stopped := ctx.Err() != nil
 	if err != nil && !stopped && report.Scanned == 0 {
 		file.discard()
@@ -168,34 +164,11 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 				"the policy of fleet %s keeps all of the selected runs", cl.Fleet)
 		}
 		report.Policy = reply.Policy
-		report.Pending = reply.Pending
 		report.Add(reply.Items)
 		if req.After = reply.Next; req.After == "" {
 			return nil
 		}
 	}
-}
-
-// await waits until the daemon has finished the ordered removals, while it makes progress.
-func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retention.Report) error {
-	moved := time.Now()
-	for report.Pending > 0 {
-		var reply schema.CleanupReply
-		if err := cl.Ask(ctx, schema.VerbCleanup, "", schema.CleanupRequest{Pending: true}, &reply); err != nil {
-			return err
-		}
-		if reply.Pending < report.Pending {
-			moved = time.Now()
-		}
-		report.Pending = reply.Pending
-		if time.Since(moved) > cl.Wait {
-			return nil // the report has the number of pending removals; the daemon continues
-		}
-		if err := pause.For(ctx, cleanupLook); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // write writes the report to the requested file.
@@ -316,16 +289,13 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 			return err
 		}
 	}
-	failed, pending, unsettled := "", "", ""
+	failed, unsettled := "", ""
 	if held > 0 {
 		// Only a person can settle these calls: age does not.
 		unsettled = fmt.Sprintf("%s with calls to settle: %s", output.Plural(held, "run"), a.Prompt.Command("runs ls --status held"))
 	}
 	if report.Failed > 0 {
 		failed = output.Plural(report.Failed, "run") + ", see the report"
-	}
-	if report.Pending > 0 {
-		pending = output.Plural(report.Pending, "run") + "; the daemon continues"
 	}
 	proposal, do := "", ""
 	if report.Proposed {
@@ -340,5 +310,5 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 	return output.Fields(a.Stdout, "dry run", proposal, "to remove them", do, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+enough,
 		removed, output.Plural(report.Removed, "run")+", "+output.Bytes(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
-		"not removed", failed, "still going", pending)
+		"not removed", failed)
 }

@@ -33,8 +33,8 @@ type EraseCmd struct {
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
-	return `Removes all data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. A tombstone with its id ` +
-		`and the receipt, without content, stay. Its forks must be removed first.
+	return `Removes all data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. The event that removes it, ` +
+		`without content, stays: it is the receipt. Its forks must be removed first.
 
 Examples:
   waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json
@@ -87,7 +87,7 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // show prints the receipt.
-func (c EraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error {
+func (c EraseCmd) show(a *base.App, receipt *schema.Removal, already bool) error {
 	if a.JSON {
 		return output.Document(a.Stdout, receipt)
 	}
@@ -95,7 +95,7 @@ func (c EraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error
 }
 
 // erase removes a run, and waits until it is removed.
-func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
+func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Removal, already bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
 	for first := true; ; first = false {
@@ -117,7 +117,7 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 			return nil, false, c.refused(cl, run, forks, err)
 		}
 		if reply.Done {
-			return &reply.Erasure, first && reply.Already, nil
+			return &reply.Removal, first && reply.Already, nil
 		}
 		if pause.For(ctx, cleanupLook) != nil {
 			return nil, false, &failure.Error{
@@ -167,7 +167,7 @@ func (c EraseCmd) again(p prompt.Prompt, run string) string {
 }
 
 // writeReceipt writes the receipt. The removal cannot be undone, so an error says that the run was erased.
-func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Erasure) error {
+func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Removal) error {
 	err := file.write(func(w io.Writer) error { return output.Document(w, receipt) })
 	if err == nil {
 		return nil
@@ -184,13 +184,10 @@ func partsText(p *schema.ErasedParts) string {
 		output.Plural(p.Blobs, "large payload"), output.Plural(p.DeadLetters, "dead letter"), output.Plural(p.Checkpoints, "checkpoint"), output.Plural(p.IndexKeys, "place"))
 }
 
-func printReceipt(a *base.App, r *schema.Erasure, already bool) error {
-	removed, freed := "", ""
-	if r.Removed != nil {
-		removed, freed = partsText(r.Removed), output.Bytes(r.Removed.Bytes())
-	}
-	return output.Fields(a.Stdout, output.PastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", output.Number(r.Events), "digest", r.Digest,
-		output.ByLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.AskedAt), "done", output.LocalTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
+func printReceipt(a *base.App, r *schema.Removal, already bool) error {
+	return output.Fields(a.Stdout, output.PastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", output.Number(r.Events),
+		"segments", output.Number(r.Segments), "size", output.Bytes(r.Bytes), "digest", r.Digest,
+		output.ByLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.At), "receipt", r.ID)
 }
 
 // check reports what is left of the run of a receipt.
@@ -199,8 +196,8 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return failure.New(failure.NotFound, "create one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
 	}
-	var receipt schema.Erasure
-	if err := json.Unmarshal(text, &receipt); err != nil || receipt.Format != schema.ErasureFormat || receipt.ID == "" {
+	var receipt schema.Removal
+	if err := json.Unmarshal(text, &receipt); err != nil || receipt.ID == "" {
 		return failure.New(failure.Usage, "use a file from waymark erase RUN --receipt FILE", "%s is not a receipt", c.Check)
 	}
 	cl, err := a.Connect(ctx)
@@ -211,11 +208,11 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt belongs to a run of fleet %s, not of fleet %s", receipt.Fleet, cl.Fleet)
 	}
 	var reply schema.EraseReply
-	if err := cl.Ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks}, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true}, &reply); err != nil {
 		return err
 	}
-	if reply.Erasure.ID != receipt.ID {
-		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by erasure %s, but the receipt names erasure %s", receipt.Run, reply.Erasure.ID, receipt.ID)
+	if reply.Removal.ID != receipt.ID {
+		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by removal %s, but the receipt names removal %s", receipt.Run, reply.Removal.ID, receipt.ID)
 	}
 	checked := checkedReceipt{Run: receipt.Run, ID: receipt.ID, Done: reply.Done}
 	if reply.Left != nil {
@@ -224,7 +221,7 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		err = output.Document(a.Stdout, checked)
 	} else if reply.Done && checked.Left.None() {
-		err = output.Fields(a.Stdout, "checked", "no data is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+		err = output.Fields(a.Stdout, "checked", "no data is left of run "+receipt.Run, "erased", output.LocalTime(receipt.At), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
 	}
 	if err == nil && (!reply.Done || !checked.Left.None()) {
 		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "data of run %s is left: %s", receipt.Run, partsText(&checked.Left))

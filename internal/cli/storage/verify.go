@@ -100,14 +100,15 @@ func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 	if err != nil {
 		return err
 	}
-	v, err := verifyRun(ctx, js, settings, shard, c.Run_)
+	run := c.Run_
+	v, err := verifyRun(ctx, js, settings, shard, run)
 	if errors.Is(err, verify.ErrNoRun) || err == nil && v.Events == 0 && len(v.Findings) == 0 && len(v.Mistakes) == 0 {
-		record, _, _, err := shard.Erasures.Get(ctx, c.Run_)
+		c, _, err := shard.Checkpoints.GetFresh(ctx, run)
 		switch {
-		case err == nil:
-			return service.Erased(record)
-		case errors.Is(err, kvstore.ErrNotFound):
-			return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
+		case err == nil && c.Erased != nil:
+			return service.Erased(c.Erased)
+		case err == nil, errors.Is(err, kvstore.ErrNotFound):
+			return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, run)
 		default:
 			return err
 		}

@@ -10,11 +10,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Left counts what is stored of a run except the tombstone in the log and the checkpoint that records the removal.
+// Left counts what is stored of a run except run.erased in the log and the checkpoint that records the removal.
 // blobs are the run's from [BlobsOf]; keys are those of its index entries. wide also searches entries under other
 // keys, which makes the server go through all keys of the bucket.
 func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) (schema.ErasedParts, error) {
@@ -35,34 +36,6 @@ func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blo
 	return p, nil
 }
 
-// Stored is [Shard.Left] for a run whose removal has not begun: it reads no segments.
-func (s *Shard) Stored(ctx context.Context, run string, keys []string, blobs []Blob) (schema.ErasedParts, error) {
-	var p schema.ErasedParts
-	segments, err := s.Segments.keysOf(ctx, run)
-	if err == nil {
-		p.Segments = int64(len(segments))
-		err = s.leftInLog(ctx, run, &p)
-	}
-	if err == nil {
-		err = s.leftOfCheckpoints(ctx, run, &p)
-	}
-	if err == nil {
-		err = s.leftOfBlobs(ctx, blobs, &p)
-	}
-	if err == nil {
-		p.DeadLetters, err = s.count(ctx, schema.DeadLetterStream(s.Names.Fleet), deadLettersOf(s.Names.Fleet, run))
-	}
-	if err != nil {
-		return p, fmt.Errorf("what is stored of run %s: %w", run, err)
-	}
-	entries, err := s.Checkpoints.bucket.many(ctx, keys)
-	if err != nil {
-		return p, fmt.Errorf("what is stored of run %s: %w", run, err)
-	}
-	p.IndexKeys = int64(len(entries))
-	return p, nil
-}
-
 func deadLettersOf(fleet, run string) string { return "waymark.deadletters." + fleet + ".*." + run }
 
 func (s *Shard) leftInLog(ctx context.Context, run string, p *schema.ErasedParts) error {
@@ -70,26 +43,11 @@ func (s *Shard) leftInLog(ctx context.Context, run string, p *schema.ErasedParts
 	if err != nil || n == 0 {
 		return err
 	}
-	last, err := s.LastOfRun(ctx, run)
-	if err != nil {
-		return err
-	}
-	if p.LogEvents = n; last != nil && schema.IsErasedMark(last) {
+	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
+	if p.LogEvents = n; there && schema.IsErasedMark(&last) {
 		p.LogEvents--
 	}
-	return nil
-}
-
-// LastOfRun returns the leader's last message of a run in the log, nil for none.
-func (s *Shard) LastOfRun(ctx context.Context, run string) (*schema.Record, error) {
-	e, err := lastFresh(ctx, s.js, s.Names.EventStream(), s.Names.EventSubject(run))
-	if errors.Is(err, ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("last event of run %s: %w", run, err)
-	}
-	return &schema.Record{Stream: schema.StreamSequence(e.rev), Header: e.header, Body: e.value}, nil
+	return err
 }
 
 // LastPlace is the position and time of storage of a run's last message, by the server's clock.
@@ -182,9 +140,9 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 	return slices.Compact(keys), nil
 }
 
-// Remove removes everything of a run except its tombstone in the log and the checkpoint that records the removal.
+// Remove removes everything of a run except run.erased in the log and the checkpoint that records the removal.
 // Both must exist before the call. It may be repeated, and continues after an interruption.
-func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) error {
+func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []Blob) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
 	}
@@ -192,7 +150,7 @@ func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []B
 		what string
 		do   func(context.Context) error
 	}{
-		{"index entries", func(ctx context.Context) error { return s.removeIndex(ctx, run, keys, wide) }},
+		{"index entries", func(ctx context.Context) error { return s.removeIndex(ctx, run, keys) }},
 		{"dead letters", func(ctx context.Context) error {
 			letters := schema.DeadLetterStream(s.Names.Fleet)
 			n, err := s.count(ctx, letters, deadLettersOf(s.Names.Fleet, run))
@@ -213,13 +171,9 @@ func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []B
 	return nil
 }
 
-func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide bool) error {
-	keys, err := s.indexKeys(ctx, run, keys, wide)
-	if err != nil {
-		return err
-	}
+func (s *Shard) removeIndex(ctx context.Context, run string, keys []string) error {
 	// The fold worker deletes the entry of the live index, because its watchers must be told.
-	keys = slices.DeleteFunc(keys, func(key string) bool { return key == schema.LiveKeyPrefix+run })
+	keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == schema.LiveKeyPrefix+run })
 	there, err := s.Checkpoints.bucket.many(ctx, keys)
 	if err != nil {
 		return err
@@ -227,14 +181,14 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide
 	return s.Checkpoints.dropIndex(ctx, slices.Collect(maps.Keys(there)))
 }
 
-// removeEvents removes the events before the run's last message, if that is the tombstone.
+// removeEvents removes the events before the run's last message, if that is run.erased.
 func (s *Shard) removeEvents(ctx context.Context, run string) error {
-	last, err := s.LastOfRun(ctx, run)
+	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
 	if err != nil {
 		return err
 	}
-	if last == nil || !schema.IsErasedMark(last) {
-		return fmt.Errorf("its last message is not the tombstone of its removal: %w", ErrConflict)
+	if !there || !schema.IsErasedMark(&last) {
+		return fmt.Errorf("its last message is not run.erased: %w", ErrConflict)
 	}
 	_, err = s.PurgeRun(ctx, run, last.Stream)
 	return err
