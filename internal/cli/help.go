@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -58,7 +59,8 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context, getenv func(string) 
 }
 
 func printCodes(w io.Writer) error {
-	text := `
+	var b strings.Builder
+	b.WriteString(`
 Which server: the first of these that is set
   --nats, --context              command line
   NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
@@ -66,10 +68,10 @@ Which server: the first of these that is set
   nats context select            the context selected with the nats command
 
 Exit codes:
-`
+`)
 	for _, e := range failure.Codes {
-		text += output.Hanging(w, fmt.Sprintf("  %3d  %-12s ", e.Code, e.Name), e.Meaning) + "\n"
+		b.WriteString(output.Hanging(w, fmt.Sprintf("  %3d  %-12s ", e.Code, e.Name), e.Meaning) + "\n")
 	}
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(w, b.String())
 	return err
 }

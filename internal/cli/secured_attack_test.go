@@ -324,7 +324,6 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		}{
 			{"payments", access.Observer, []string{"cancel", "r1"}, `publish to "waymark.cancel.rivals.r1"`},
 			{"payments", access.Observer, []string{"runs", "ls"}, `publish to "waymark.list.rivals"`},
-			{"payments", access.Operator, []string{"events"}, `publish to "$JS.API.`},
 		} {
 			text := s.waymark(t, int(failure.Refused), append([]string{"--fleet", "rivals", "--context", s.context(try.fleet, try.role)}, try.args...)...)
 			require.Contains(t, text, "does not permit this user to "+try.says)

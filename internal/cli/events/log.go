@@ -56,7 +56,7 @@ func (c Cmd) walk(ctx context.Context, a *base.App, cl *base.Client) (next schem
 			return err
 		}
 		return fleet.Walk(ctx, c.Run_, schema.Point{}, func(step *schema.Step) error {
-			next = step.Record.Stream + 1
+			next = step.Stream + 1
 			return c.show(ctx, a, step.Record, c.Run_, judgedByFold(step.Verdict, last.LeftBehind(step.Head.Records)))
 		})
 	})
