@@ -28,32 +28,13 @@ type FoldTotals struct {
 	SummedUp  int64 `json:"runs_limited_summed_up,omitzero"`
 }
 
-// StoredBytes is everything that was written for the events.
-func (t *FoldTotals) StoredBytes() int64 { return t.LogBytes + t.SegmentBytes + t.CheckpointBytes }
-
-// Amplification is the number of bytes stored for each byte of payload; 0 without payload.
-func (t *FoldTotals) Amplification() float64 { return ratio(t.StoredBytes(), t.PayloadBytes) }
-
-// BytesPerEvent is the number of bytes stored for each event; 0 without events.
-func (t *FoldTotals) BytesPerEvent() float64 { return ratio(t.StoredBytes(), t.Events) }
-
-// EventsPerCheckpoint is the number of events that share one put of a checkpoint; 0 without puts.
-func (t *FoldTotals) EventsPerCheckpoint() float64 { return ratio(t.Events, t.Checkpoints) }
-
 // Coverage is the share, between 0 and 1, of acknowledged boundaries that are followed by a checkpoint. waiting is
 // the number of accepted events that are not folded yet, each of which may be a boundary. It is 1 without boundaries.
 func (t *FoldTotals) Coverage(waiting int64) float64 {
 	if t.Boundaries+waiting == 0 {
 		return 1
 	}
-	return ratio(t.Covered, t.Boundaries+waiting)
-}
-
-func ratio(a, b int64) float64 {
-	if b == 0 {
-		return 0
-	}
-	return float64(a) / float64(b)
+	return float64(t.Covered) / float64(t.Boundaries+waiting)
 }
 
 // FleetRequest asks for the state of the fleet. Its body may be empty.

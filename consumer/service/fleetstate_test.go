@@ -103,8 +103,7 @@ func TestTotals_WorkerReplaced_EqualStore(t *testing.T) {
 		require.Positive(t, s.Totals.Segments)
 		require.Less(t, s.Totals.SegmentBytes, s.SegmentBytes)
 		require.Less(t, s.SegmentBytes, s.Totals.SegmentBytes+400*s.Totals.Segments, "but for keys and headers")
-		require.Greater(t, s.Totals.Amplification(), 1.0)
-		require.Equal(t, s.Totals.StoredBytes(), s.Totals.LogBytes+s.Totals.SegmentBytes+s.Totals.CheckpointBytes)
+		require.Greater(t, s.Totals.LogBytes+s.Totals.SegmentBytes+s.Totals.CheckpointBytes, s.Totals.PayloadBytes)
 		if round > 0 {
 			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this fold worker did not fold them all")
 		}

@@ -80,8 +80,8 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 func vocabularyRow(event string) string {
 	t := reflect.TypeOf(schema.NewData(event)).Elem()
 	var members []string
-	for i := range t.NumField() {
-		tag := t.Field(i).Tag
+	for field := range t.Fields() {
+		tag := field.Tag
 		name, _, _ := strings.Cut(tag.Get("json"), ",")
 		if name == "" || name == "refs" || name == "source" { // said above the table
 			continue

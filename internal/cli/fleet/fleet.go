@@ -108,14 +108,23 @@ func shardRow(s *schema.ShardState) []string {
 		log += fmt.Sprintf(" of %s (%d%%)", output.Bytes(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
 	}
 	amplification, perEvent, perPut := "", "", ""
-	if s.Totals.Events > 0 {
-		amplification = fmt.Sprintf("%.2f", s.Totals.Amplification())
-		perEvent = output.Bytes(int64(s.Totals.BytesPerEvent()))
-		perPut = fmt.Sprintf("%.1f", s.Totals.EventsPerCheckpoint())
+	if t := &s.Totals; t.Events > 0 {
+		stored := t.LogBytes + t.SegmentBytes + t.CheckpointBytes
+		amplification = fmt.Sprintf("%.2f", ratio(stored, t.PayloadBytes))
+		perEvent = output.Bytes(int64(ratio(stored, t.Events)))
+		perPut = fmt.Sprintf("%.1f", ratio(t.Events, t.Checkpoints))
 	}
 	return []string{
 		strconv.Itoa(s.Shard), worker, strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), amplification, perEvent, perPut, output.Number(s.Position),
 	}
+}
+
+// ratio is 0 without anything to compare with.
+func ratio(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
 }
 
 // milliseconds is a duration for people.

@@ -23,7 +23,7 @@ func TestOf_Tags_Read(t *testing.T) {
 		Hidden string            `json:"-" check:"required"`
 	}{}))
 	require.Len(t, fields, 5)
-	require.Equal(t, "", fields[0].Name)
+	require.Empty(t, fields[0].Name)
 	require.Equal(t, rule.Field{
 		Index: 1, Name: "kind", Type: reflect.TypeFor[string](),
 		Check: &rule.Rules{Required: true, Min: math.MinInt64, Max: math.MaxInt64, OneOf: []string{"a", "b"}},
