@@ -277,7 +277,7 @@ func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
 
 // Settle settles a call in doubt by an operator's decision. Retries within one call are one request. It returns
 // [ErrNotInDoubt] if the call is not in doubt.
-func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {
+func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.ControlReply, error) {
 	request.RequestID = cmp.Or(request.RequestID, rand.Text())
-	return ask[schema.SettleReply](ctx, f.Reader, schema.VerbSettle, run, &request)
+	return ask[schema.ControlReply](ctx, f.Reader, schema.VerbSettle, run, &request)
 }

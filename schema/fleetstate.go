@@ -73,7 +73,7 @@ type FleetRuns struct {
 	// release them or resume them by name.
 	Claimable   int `json:"claimable"`
 	Quarantined int `json:"quarantined"`
-	// Overdue runs have work that exceeds its limit; see [Overdue]. A replica that does not fold knows of none.
+	// Overdue runs have work that exceeds its limit; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
 }
 

@@ -158,7 +158,6 @@ func TestJSONSchema_RequestsAndReplies_Satisfied(t *testing.T) {
 		"list-reply":      schema.ListReply{Runs: []schema.RunSummary{{Run: "r1", Status: schema.StatusFailed}}},
 		"history-reply":   schema.HistoryReply{Checkpoints: []schema.HistoryEntry{{Status: schema.StatusRunning}}},
 		"settle-request":  schema.SettleRequest{How: schema.SettledAbandoned, By: "ann"},
-		"settle-reply":    schema.SettleReply{EventID: "x"},
 		"service-error":   schema.ServiceError{Code: schema.CodeStorageFull, Message: "full"},
 		"segment-info":    schema.SegmentInfo{Run: "r1"},
 	} {

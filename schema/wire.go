@@ -201,8 +201,7 @@ type GetReply struct {
 	Bytes int64 `json:"bytes"`
 	// Shard that holds the run.
 	Shard int `json:"shard"`
-	// Overdue is work of the run that exceeds its limit, as its executor reports; see [Overdue]. Not with At, and not
-	// from a replica that does not fold.
+	// Overdue is work of the run that exceeds its limit, as its executor reports; see [Overdue]. Not with At.
 	Overdue []Overdue `json:"overdue,omitzero"`
 	// Damage that was found and bypassed: the answer has none of it.
 	Damage []Damage `json:"damage,omitzero"`
@@ -418,12 +417,4 @@ type SettleRequest struct {
 	// RequestID lets a repeat of the request find its first try, so that nothing is settled twice; empty makes every
 	// try a request of its own.
 	RequestID string `json:"request_id,omitzero"`
-}
-
-// SettleReply is the settlement's position in the log.
-type SettleReply struct {
-	EventID string         `json:"event_id"`
-	Stream  StreamSequence `json:"stream_sequence"`
-	// By is that of the event, as in [ControlReply].
-	By string `json:"by,omitzero"`
 }

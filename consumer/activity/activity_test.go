@@ -206,7 +206,7 @@ func TestCounters_MoreNamesThanTheBound_CountAsOther(t *testing.T) {
 	}
 	require.Len(t, agents, activity.MaxAgents+1)
 	require.Len(t, tools, activity.MaxTools+1)
-	require.EqualValues(t, names, returned, "each is counted, if under another name")
+	require.InDelta(t, names, returned, 0, "each is counted, if under another name")
 	require.Positive(t, left["agent"])
 	require.Positive(t, left["tool"])
 	lineCount := 0

@@ -157,9 +157,9 @@ func (h *Heartbeats) beat(executor, instance string, interval time.Duration, lea
 	}
 }
 
-func heartbeatMsg(t testing.TB, b *schema.Heartbeat) *nats.Msg {
-	t.Helper()
+func heartbeatMsg(tb testing.TB, b *schema.Heartbeat) *nats.Msg {
+	tb.Helper()
 	body, err := json.Marshal(b)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return &nats.Msg{Subject: schema.HeartbeatSubject("default", b.Executor), Data: body}
 }

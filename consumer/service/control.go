@@ -45,6 +45,33 @@ type decision struct {
 	there *schema.ControlReply
 }
 
+// change is a control event that a request asks for.
+type change struct {
+	who  sender
+	once onceID
+	// decide is called with a proven snapshot of the run.
+	decide func(context.Context, *reader.Snapshot) (decision, error)
+}
+
+// changing serves a verb that writes a control event into a run: plan checks a request, and returns what it asks for.
+func changing[R any](s *Service, plan func(*task, *R) (change, error)) func(context.Context, *task) error {
+	return func(ctx context.Context, t *task) error {
+		req := new(R)
+		if err := t.decode(req); err != nil {
+			return err
+		}
+		c, err := plan(t, req)
+		if err != nil {
+			return err
+		}
+		reply, err := s.writer.write(ctx, t.run, c)
+		if err != nil {
+			return err
+		}
+		return t.whole(reply)
+	}
+}
+
 // controlWriter writes control events, takeovers among them, into runs: each by compare-and-set on the event that the
 // decision is based on, and read back.
 type controlWriter struct {
@@ -64,9 +91,7 @@ type controlWriter struct {
 
 // write writes a control event into a run: decide chooses it on a proven snapshot, and again whenever another event
 // came first. A repeat of the request finds the event by once.
-func (w *controlWriter) write(ctx context.Context, run string, once onceID, who sender,
-	decide func(context.Context, *reader.Snapshot) (decision, error),
-) (*schema.ControlReply, error) {
+func (w *controlWriter) write(ctx context.Context, run string, c change) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
 		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
@@ -81,20 +106,20 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 			if at, ok, err := w.routing.reader.FindEvent(ctx, r, after, tried); err != nil {
 				return nil, err
 			} else if ok {
-				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
+				return &schema.ControlReply{EventID: tried, Stream: at, By: c.who.by}, nil
 			}
 		}
-		if there, err := w.earlier(ctx, r, once); err != nil || there != nil {
+		if there, err := w.earlier(ctx, r, c.once); err != nil || there != nil {
 			return already(there), err
 		}
-		d, err := decide(ctx, r)
+		d, err := c.decide(ctx, r)
 		if err != nil || d.there != nil {
 			return already(d.there), err
 		}
 		if err := onlyKeysOf(r, d.data); err != nil {
 			return nil, err
 		}
-		e, err := w.event(r, once.at(&r.Head), &d)
+		e, err := w.event(r, c.once.at(&r.Head), &d)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +142,7 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 			return nil, err
 		} else if ok {
 			w.log.Info().Str(logkey.Run, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
-			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
+			return &schema.ControlReply{EventID: e.ID, Stream: at, By: c.who.by}, nil
 		}
 		tried = ""
 		if err := pause.For(ctx, retryPause); err != nil {
@@ -319,63 +344,44 @@ func onlyKeysOf(r *reader.Snapshot, data schema.Data) error {
 }
 
 // cancel asks a run's executor to stop.
-func (s *Service) cancel(ctx context.Context, t *task) error {
-	var req schema.CancelRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
+func (s *Service) cancel(t *task, req *schema.CancelRequest) (c change, err error) {
 	if err := onlyEncrypted(req.Refs, "/reason"); err != nil {
-		return err
+		return c, err
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	once, err := onceFor(req.RequestID, who, "cancel")
-	if err != nil {
-		return err
-	}
-	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		switch {
 		case r.Head.Status.Terminal():
 			return decision{}, errEnded(r)
 		case !r.Head.CancelRequested && moved(&r.Head, req.ExpectedEpoch) != nil:
 			return decision{}, moved(&r.Head, req.ExpectedEpoch)
 		case !r.Head.CancelRequested:
-			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason, Refs: req.Refs}}, nil
+			return decision{data: &schema.RunCancelRequestedData{By: c.who.by, Claimed: c.who.claimed, Reason: req.Reason, Refs: req.Refs}}, nil
 		}
 		there, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
 		if there == nil {
 			there = &schema.ControlReply{}
 		}
 		return decision{there: there}, err
-	})
-	if err != nil {
-		return err
 	}
-	return t.whole(reply)
+	c.once, err = onceFor(req.RequestID, c.who, "cancel")
+	return c, err
 }
 
 // handoff accepts, declines or closes a hand-off.
-func (s *Service) handoff(ctx context.Context, t *task) error {
-	var req schema.HandoffRequest
-	if err := t.decode(&req); err != nil {
-		return err
+func (s *Service) handoff(t *task, req *schema.HandoffRequest) (c change, err error) {
+	if err := cmp.Or(checkHandoff(t.run, req), onlyEncrypted(req.Refs, "/reason")); err != nil {
+		return c, err
 	}
-	if err := cmp.Or(checkHandoff(t.run, &req), onlyEncrypted(req.Refs, "/reason")); err != nil {
-		return err
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		return decideHandoff(ctx, s.reader, r, req, c.who)
 	}
-	reply, err := s.writer.write(ctx, t.run, onceID{}, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		return decideHandoff(ctx, s.reader, r, &req, who)
-	})
-	if err != nil {
-		return err
-	}
-	return t.whole(reply)
+	return c, nil
 }
 
 // checkHandoff validates a request.

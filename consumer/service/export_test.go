@@ -10,7 +10,7 @@ import (
 
 // Write writes a control event that no request would write.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
-	_, err := s.writer.write(ctx, run, onceID{}, sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
+	_, err := s.writer.write(ctx, run, change{decide: func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil }})
 	return err
 }
 

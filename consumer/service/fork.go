@@ -11,32 +11,24 @@ import (
 
 // fork marks a run as the base of a fork. The mark is an event of the base, so the compare-and-set of a removal of the
 // base sees it: the base is either marked or removed, never both.
-func (s *Service) fork(ctx context.Context, t *task) error {
-	var req schema.ForkRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
+func (s *Service) fork(t *task, req *schema.ForkRequest) (c change, err error) {
 	if err := schema.CheckName("fork", req.Fork); err != nil {
-		return badField("/fork", err)
+		return c, badField("/fork", err)
 	}
 	if req.Fork == t.run {
-		return badField("/fork", errors.New("is its own base"))
+		return c, badField("/fork", errors.New("is its own base"))
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	reply, err := s.writer.write(ctx, t.run, onceID{}, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
+	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		switch {
 		case slices.Contains(r.Head.Forks, req.Fork):
 			return decision{there: &schema.ControlReply{}}, nil
 		case len(r.Head.Forks) >= schema.MaxForks:
 			return decision{}, schema.Fail(schema.CodeConflict, "Fork one of its forks.", "run %s has %d forks, the most that a run can have", r.Run, schema.MaxForks)
 		}
-		return decision{data: &schema.CheckpointMarkedData{Name: req.Fork, Fork: true, By: who.by, Claimed: who.claimed}}, nil
-	})
-	if err != nil {
-		return err
+		return decision{data: &schema.CheckpointMarkedData{Name: req.Fork, Fork: true, By: c.who.by, Claimed: c.who.claimed}}, nil
 	}
-	return t.whole(reply)
+	return c, nil
 }

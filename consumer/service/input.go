@@ -25,43 +25,32 @@ const answersAtOnce = 4
 // An answer is validated with the schema of its request. If the schema is invalid, has an external reference or costs
 // too much, no answer is accepted: the executor may be unable to use it. The run is not stuck: status cancelled needs
 // no schema, and the executor asks again.
-func (s *Service) input(ctx context.Context, t *task) error {
-	var req schema.InputRequest
-	if err := t.decode(&req); err != nil {
-		return err
+func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error) {
+	if err := cmp.Or(checkInput(req), onlyEncrypted(req.Refs, "/payload")); err != nil {
+		return c, err
 	}
-	if err := cmp.Or(checkInput(&req), onlyEncrypted(req.Refs, "/payload")); err != nil {
-		return err
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
-	}
-	once, err := onceFor(req.RequestID, who, req.InterruptID)
-	if err != nil {
-		return err
-	}
-	once.same = func(e *schema.Event) error { return sameInput(t.run, e, &req) }
+	c.once, err = onceFor(req.RequestID, c.who, req.InterruptID)
+	c.once.same = func(e *schema.Event) error { return sameInput(t.run, e, req) }
 	var checked schema.Position
-	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		o, err := answerable(r, &req)
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		o, err := answerable(r, req)
 		if err != nil {
 			return decision{}, err
 		}
 		if req.Status == schema.InputResolved && checked != o.Position {
-			if err := s.checkAnswer(ctx, r, o, &req); err != nil {
+			if err := s.checkAnswer(ctx, r, o, req); err != nil {
 				return decision{}, err
 			}
 			checked = o.Position
 		}
 		return decision{data: &schema.RunInputData{
-			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: who.by, Claimed: who.claimed,
+			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed,
 		}}, nil
-	})
-	if err != nil {
-		return err
 	}
-	return t.whole(reply)
+	return c, err
 }
 
 // sameInput refuses a request whose request_id names a different answer.

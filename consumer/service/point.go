@@ -65,22 +65,14 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 }
 
 // mark pins the present end of a run.
-func (s *Service) mark(ctx context.Context, t *task) error {
-	var req schema.MarkRequest
-	if err := t.decode(&req); err != nil {
-		return err
+func (s *Service) mark(t *task, req *schema.MarkRequest) (c change, err error) {
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
-	}
-	once, err := onceFor(req.RequestID, who, "mark", req.Name)
-	if err != nil {
-		return err
-	}
-	once.fact = true // like the mark
-	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		d, err := markable(r, &req, who)
+	c.once, err = onceFor(req.RequestID, c.who, "mark", req.Name)
+	c.once.fact = true // like the mark
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		d, err := markable(r, req, c.who)
 		if d.there != nil {
 			// The reply names the sender of the first request.
 			if there, err := s.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return id == d.there.EventID }); err != nil || there != nil {
@@ -88,11 +80,8 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 			}
 		}
 		return d, err
-	})
-	if err != nil {
-		return err
 	}
-	return t.whole(reply)
+	return c, err
 }
 
 // markable decides a request to mark a run: a new mark, an existing one, or a conflict.

@@ -260,7 +260,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
-	err = s.answer(v, r, func(state *schema.State) any {
+	err = s.answer(v, r, func(state *schema.State) any { //nolint:contextcheck // a task carries its own context
 		return &schema.RecoverReply{
 			Head: r.Head, State: state, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
 			InDoubt: inDoubt, Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments,

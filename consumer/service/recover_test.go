@@ -294,7 +294,7 @@ func TestSettle_ByOperator_Recorded(t *testing.T) {
 
 	a, err := w.ask(schema.VerbSettle, "run-1", req)
 	require.NoError(t, err)
-	settled := decodeAs[schema.SettleReply](t, a.first)
+	settled := decodeAs[schema.ControlReply](t, a.first)
 	got, _ := w.get("run-1", schema.ViewState)
 	require.Empty(t, got.Head.OpenCalls)
 	require.Equal(t, settled.EventID, got.Head.Position.ID)
@@ -317,12 +317,12 @@ func TestSettle_Repeated_OneEvent(t *testing.T) {
 	bad.RequestID = "not a name"
 	require.Contains(t, w.refused(schema.VerbSettle, "run-1", bad).Message, "/request_id")
 	settled := w.control(schema.VerbSettle, "run-1", req)
-	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	require.Equal(t, repeated(settled), w.control(schema.VerbSettle, "run-1", req))
 	x.resume(taken, "executor-2")
 	x.Last = uint64(settled.Stream)
 	x.Publish(&schema.ToolCalledData{ToolCallID: "call-x", Name: "send"}, 2)
 	w.recover("run-1", takeover("executor-3", "req-2"))
-	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	require.Equal(t, repeated(settled), w.control(schema.VerbSettle, "run-1", req))
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Len(t, got.Head.InDoubt(), 1)
 	require.EqualValues(t, 1, got.Head.Counts.Settled)

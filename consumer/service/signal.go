@@ -11,45 +11,37 @@ import (
 
 // signal sends a message to a run that has not ended. The sender's id names it: a repeat finds its first try, from
 // whichever executor of the sender's run it comes.
-func (s *Service) signal(ctx context.Context, t *task) error {
-	var req schema.SignalRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
+func (s *Service) signal(t *task, req *schema.SignalRequest) (c change, err error) {
 	if err := onlyEncrypted(req.Refs, "/payload"); err != nil {
-		return err
+		return c, err
 	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
-	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, Refs: req.Refs, By: who.by, Claimed: who.claimed}
+	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
-			return badField(wrong.Path, err)
+			return c, badField(wrong.Path, err)
 		}
-		return badField("/", err)
+		return c, badField("/", err)
 	}
 	most := schema.MaxSignalPayload
 	if len(req.Refs) > 0 {
 		most = schema.MaxEncryptedSignal
 	}
 	if n := len(req.Payload); n > most {
-		return schema.Fail(schema.CodeTooLarge, "Put it where the run's executor finds it, such as an artifact of the sender's run, and send its name.",
+		return c, schema.Fail(schema.CodeTooLarge, "Put it where the run's executor finds it, such as an artifact of the sender's run, and send its name.",
 			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, most)
 	}
-	same := func(first *schema.Event) error { return sameSignal(t.run, first, &req) }
-	once := onceID{id: signalOnce(req.SignalID), fact: true, same: same} // a rewind opens the signal again
-	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	same := func(first *schema.Event) error { return sameSignal(t.run, first, req) }
+	c.once = onceID{id: signalOnce(req.SignalID), fact: true, same: same} // a rewind opens the signal again
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		if open := slices.IndexFunc(r.Head.Signals, func(o schema.OpenSignal) bool { return o.SignalID == req.SignalID }); open >= 0 {
 			return s.signalOpen(ctx, r, &r.Head.Signals[open], same)
 		}
 		return decision{data: data}, signallable(r)
-	})
-	if err != nil {
-		return err
 	}
-	return t.whole(reply)
+	return c, nil
 }
 
 // signalOnce ends the id of the event that sends the signal.

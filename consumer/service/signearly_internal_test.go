@@ -67,9 +67,9 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		defer w.Go(s.Run)()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err = s.writer.write(ctx, "run-1", onceID{}, sender{by: "alice"}, func(context.Context, *reader.Snapshot) (decision, error) {
+		_, err = s.writer.write(ctx, "run-1", change{who: sender{by: "alice"}, decide: func(context.Context, *reader.Snapshot) (decision, error) {
 			return decision{data: &schema.RunCancelRequestedData{By: "alice"}}, nil
-		})
+		}})
 		require.ErrorIs(t, err, keyring.ErrSigner)
 		require.NoError(t, ctx.Err())
 		_, err = s.writer.takeover(ctx, "run-1", &schema.RecoverRequest{Executor: "two", RequestID: "q", Reason: schema.TakeoverRequest}, nil, reader.Head,

@@ -39,7 +39,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(v, r, func(state *schema.State) any {
+	return s.answer(v, r, func(state *schema.State) any { //nolint:contextcheck // a task carries its own context
 		return &schema.GetReply{
 			Head: r.Head, State: state, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Heartbeats.Overdue(r.Head.Run),
@@ -79,46 +79,35 @@ func (s *Service) history(ctx context.Context, t *task) error {
 }
 
 // settle records an operator's decision about a call in doubt.
-func (s *Service) settle(ctx context.Context, t *task) error {
-	var req schema.SettleRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
-	who, err := t.sender(req.By)
-	if err != nil {
-		return err
+func (s *Service) settle(t *task, req *schema.SettleRequest) (c change, err error) {
+	if c.who, err = t.sender(req.By); err != nil {
+		return c, err
 	}
 	if req.ToolCallID == "" {
-		return badField("/tool_call_id", errors.New("is required"))
+		return c, badField("/tool_call_id", errors.New("is required"))
 	}
 	if err := onlyEncrypted(req.Refs, "/result"); err != nil {
-		return err
+		return c, err
 	}
 	req.Occurrence = cmp.Or(req.Occurrence, 1)
-	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, Refs: req.Refs, IsError: req.IsError, By: who.by, Claimed: who.claimed}
+	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, Refs: req.Refs, IsError: req.IsError, By: c.who.by, Claimed: c.who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
-			return badField(wrong.Path, err)
+			return c, badField(wrong.Path, err)
 		}
-		return badField("/", err)
+		return c, badField("/", err)
 	}
-	once, err := onceFor(req.RequestID, who, req.IdempotencyKey(t.run), string(req.How))
-	if err != nil {
-		return err
-	}
-	once.same = func(e *schema.Event) error { return sameSettlement(t.run, e, &req) }
-	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	c.once, err = onceFor(req.RequestID, c.who, req.IdempotencyKey(t.run), string(req.How))
+	c.once.same = func(e *schema.Event) error { return sameSettlement(t.run, e, req) }
+	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
-		err := settleable(r, &req)
+		err := settleable(r, req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
-			err = settledAlready(ctx, s.reader, r, &req, refusal)
+			err = settledAlready(ctx, s.reader, r, req, refusal)
 		}
 		return decision{data: data, turn: req.Turn}, err
-	})
-	if err != nil {
-		return err
 	}
-	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
+	return c, err
 }
 
 // sameSettlement refuses a request whose request_id names a settlement with another result.

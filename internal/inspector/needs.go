@@ -373,7 +373,7 @@ func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said str
 	default:
 		return "", "", failure.New(failure.Usage, "use one of the buttons", "%q is no way to settle a call", how)
 	}
-	var reply schema.SettleReply
+	var reply schema.ControlReply
 	if err := s.Fleet.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
 		return "", "", s.refused(ctx, t, err)
 	}

@@ -167,13 +167,13 @@ func idOf(fleet string, r *Reason) string {
 // attempt distinguishes the attempts at a call: after a settlement as rerun the call has a later epoch, or another
 // event asks about it.
 func attempt(h *schema.Head, key schema.CallKey) string {
-	at := strconv.FormatUint(uint64(CallEpoch(h, key)), 10)
+	at := []string{strconv.FormatUint(uint64(CallEpoch(h, key)), 10)}
 	for i := range h.Interrupts {
 		if w := &h.Interrupts[i]; w.Reason == schema.WaitToolInDoubt && w.CallKey() == key {
-			at += " " + w.Position.ID
+			at = append(at, w.Position.ID)
 		}
 	}
-	return at
+	return strings.Join(at, " ")
 }
 
 // CallEpoch is the epoch of an open call, in which it was begun or last settled as rerun; 0 for none.

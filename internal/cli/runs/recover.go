@@ -145,7 +145,7 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	var reply schema.SettleReply
+	var reply schema.ControlReply
 	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // printSettled says how a call was settled.
-func printSettled(a *base.App, r schema.SettleRequest, reply *schema.SettleReply) error {
+func printSettled(a *base.App, r schema.SettleRequest, reply *schema.ControlReply) error {
 	if a.Quiet {
 		return nil
 	}

@@ -57,7 +57,6 @@ func others() []document {
 		{"records-request", "RecordsRequest", reflect.TypeFor[schema.RecordsRequest]()},
 		{"records-reply", "RecordsReply", reflect.TypeFor[schema.RecordsReply]()},
 		{"settle-request", "SettleRequest", reflect.TypeFor[schema.SettleRequest]()},
-		{"settle-reply", "SettleReply", reflect.TypeFor[schema.SettleReply]()},
 		{"claim-request", "ClaimRequest", reflect.TypeFor[schema.ClaimRequest]()},
 		{"claim-reply", "ClaimReply", reflect.TypeFor[schema.ClaimReply]()},
 		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
