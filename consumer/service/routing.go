@@ -20,7 +20,6 @@ import (
 type routing struct {
 	js     jetstream.JetStream
 	keys   *keyring.Ring
-	now    func() time.Time
 	reader *reader.Reader
 	// timeout is [Config.Timeout].
 	timeout time.Duration
@@ -34,7 +33,7 @@ func newRouting(cfg *Config, js jetstream.JetStream, shards []*kvstore.Shard, ke
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: no shard was given", ErrConfig)
 	}
-	rt := &routing{js: js, keys: keys, now: now, timeout: cfg.Timeout}
+	rt := &routing{js: js, keys: keys, timeout: cfg.Timeout}
 	for i, shard := range shards {
 		if want := schema.NamesOf(cfg.Fleet, i); shard.Names != want {
 			return nil, fmt.Errorf("%w: shard %d is %s, want %s", ErrConfig, i, shard.Names.EventStream(), want.EventStream())
