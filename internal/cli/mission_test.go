@@ -172,9 +172,8 @@ const missionIntro = `# The mission
 
 After this page you have seen each thing that Waymark was asked to do, with a command to type and what it printed.
 
-` + "`go test ./internal/cli -run Mission`" + ` runs all of it on one fleet, and writes this page with ` + "`-update`" + `. Lines
-at ` + "`…`" + `, and before and after those that tell, are left out. Times, ids, positions, ports and durations are replaced by
-fixed ones. The test plays ` + "`nats`, `curl`, `jq` and `grep`" + ` itself.
+` + "`go test ./internal/cli -run Mission`" + ` runs all of it on one fleet, and writes this page with ` + "`-update`" + `. Outputs are
+shortened; times, ids, positions, ports and durations are fixed. The test plays ` + "`nats`, `curl`, `jq` and `grep`" + ` itself.
 
 `
 

@@ -4,8 +4,7 @@ import "strings"
 
 var missionRowsFrom19 = []missionRow{
 	{
-		19, "Hand-off", "A document of another agent, in its own names, is checked before it is offered. What `port` offered was built with the SDK, which lists " +
-			"a file once and stamps the time.",
+		19, "Hand-off", "A document of another agent is checked before it is offered. The SDK built the offer of `port`, lists a file once and stamps the time.",
 		[]shown{
 			{command: `cat handoff.json`, want: []string{`"referencePattern": "lexer\.go"`, `"createdAt"`, `"agentId"`, `"filesModified"`, `"skipped": 1`}, before: func(m *mission) {
 				m.writes("handoff.json", `{
@@ -27,15 +26,15 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		20, "Continuation", "The run `port` handed its work on. `port-2` goes on from the offer with a fresh context, and ends the work.",
+		20, "Continuation", "The run `port` handed its work on. `port-2` continues from the offer with a fresh context, and ends the work.",
 		[]shown{
 			{command: `waymark tree port`, first: 1, want: []string{`^port ◀ +porter +completed`, `^└─ port-2 +porter +completed .* hand-off half, accepted$`}},
 			{command: `waymark runs get port-2`, want: []string{`^parent +port$`, `^continues +port, by hand-off half$`, `^status +completed$`, `^summary +The parser is ported\.$`}},
 		},
 	},
 	{
-		21, "Completion and limits", "`fix-login` ended by the call of its completion tool. The agent of `bound` says that it is done and calls no tool, so the run has failed. " +
-			"`bounded` reached its limit of two turns, and had one more to sum up.",
+		21, "Completion and limits", "A call of its completion tool ended `fix-login`. The agent of `bound` calls no tool, so the run has failed. `bounded` reached its limit of " +
+			"two turns, and had one more to sum up.",
 		[]shown{
 			{command: `waymark runs ls --completion tool`, first: 1, want: []string{`^fix-login .* call e `}, not: []string{`^(nightly|bounded|adopted) `}},
 			{
@@ -51,8 +50,8 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		22, "Policy", "A policy denies deleting. In `guarded` it is enforced: `rm` did not run. In `watched` it is observed: its decision is recorded, and `rm` ran. " +
-			"`fetch` failed twice in one call, and is called again in the next turn.",
+		22, "Policy", "A policy denies deleting. In `guarded` it is enforced: `rm` did not run. In `watched` it is observed: its decision is recorded, and `rm` " +
+			"ran. `fetch` failed twice in one call; the next turn calls it again.",
 		[]shown{
 			{
 				command: `waymark events guarded --all --no-follow --type tool`, want: []string{
@@ -75,14 +74,15 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		24, "Coverage", "Each boundary, which is each result of a tool and each end of a turn, is followed by a checkpoint, and is a point to restore. `fix-login` made five calls.",
+		24, "Coverage", "A checkpoint follows each boundary (a tool's result, the end of a turn), which is a point to restore. `fix-login` made five calls.",
 		[]shown{
 			{command: `curl -s http://127.0.0.1:9477/metrics | grep -E '^waymark_fleet_(checkpoint_coverage|boundaries)'`, later: true, want: []string{`^waymark_fleet_checkpoint_coverage_ratio\{.*\} 1$`}},
 			{command: `waymark runs history fix-login --limit 0 | grep -cE 'tool.(returned|failed)'`, first: 1, want: []string{`\A5\s*\z`}},
 		},
 	},
 	{
-		25, "Replay", "`again` is a fork at the end of `fix-login`: it begins with the same calls in the same order. The executor of `invoice` was killed within a payment: no executor pays again before a person says what became of it.",
+		25, "Replay", "`again` is a fork at the end of `fix-login`: it begins with the same calls in the same order. The executor of `invoice` was killed within a " +
+			"payment: no executor pays again before a person decides.",
 		[]shown{
 			{command: `waymark fork fix-login --as again --hold`, first: 1, want: []string{`^continues +fix-login at end, as a fork$`}},
 			{command: `waymark diff fix-login again`, want: []string{`^the same +5 steps$`}},
@@ -103,14 +103,14 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		27, "Artifacts", "What a run made is listed, and fetched with its digest checked.",
+		27, "Artifacts", "Artifacts of a run are listed, and fetched with their digest checked.",
 		[]shown{
 			{command: `waymark artifacts fix-login`, first: 1, want: []string{`^login\.patch +patch .* in the run$`}},
 			{command: `waymark artifacts fix-login patch`, first: 1, want: []string{`\A\+ cookie\s*\z`}},
 		},
 	},
 	{
-		28, "Observability", "The daemon serves what the fleet is and did, for the [dashboard and the alerts](observability.md) in `deploy`.",
+		28, "Observability", "The daemon serves metrics for the [dashboard and the alerts](observability.md) in `deploy`.",
 		[]shown{{
 			command: `curl -s http://127.0.0.1:9477/metrics | grep -E '^waymark_(runs|fleet_runs)_'`, later: true, want: []string{
 				`^waymark_runs_live\{fleet="default"\} [1-9]`, `^waymark_fleet_runs_completed_total\{.*\} \d+$`,
@@ -128,8 +128,9 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		30, "Defects of its forerunners", "None of the five exists here. One mutable record: a log only grows (10). Every tenth save: each boundary has a checkpoint (24). Unused limits: they are " +
-			"kept and reported (21). Pruning of live runs: a cleanup takes none of `release`, `invoice` and `lost`, nor `fix-login`, from which a fork goes on. Wiped evidence: what a resume left behind stays in the record.",
+		30, "Defects of its forerunners", "None of the five exists here. One mutable record: a log only grows (10). Every tenth save: each boundary has a checkpoint (24). Unused " +
+			"limits: they are kept and reported (21). Pruning of live runs: a cleanup takes none of `release`, `invoice` and `lost`, nor `fix-login`, the" +
+			" base of a fork. Wiped evidence: what a resume left behind stays in the record.",
 		[]shown{
 			{command: `waymark cleanup --max-age 0d --grace 1s --dry-run --quiet | sort -u`, later: true, want: []string{`^bound$`, `^nightly$`, `^helper$`, `^boss$`}, not: []string{`^(release|invoice|lost|left|fix-login|fix-logout)$`}},
 			{command: `waymark events fix-logout --all --no-follow`, want: []string{`tool\.returned +left behind: d, "run_tests is done"`, `run\.ended +left behind: completed, It does\.`, `run\.resumed .*rewind`}},

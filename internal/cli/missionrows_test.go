@@ -18,8 +18,7 @@ var missionRows = slices.Concat(missionRowsTo18, missionRowsFrom19)
 
 var missionRowsTo18 = []missionRow{
 	{
-		1, "Boundary events", "An executor works on the run `fix-login`. Each boundary of its turns and tool calls is a CloudEvent in a " +
-			"JetStream stream.",
+		1, "Boundary events", "Each boundary of the turns and tool calls of `fix-login` is a CloudEvent in a JetStream stream.",
 		[]shown{
 			{command: `nats sub --stream WAYMARK_EVENTS_default_0 --all --headers-only --count 1 waymark.events.default.0.fix-login`, first: 12, want: []string{
 				`^\[#1\] Received JetStream message: stream: WAYMARK_EVENTS_default_0 .*`, `^ce-specversion: 1\.0$`, `^ce-subject: fix-login$`, `^ce-type: io\.waymark\.run\.started\.v1$`,
@@ -40,8 +39,8 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		3, "Recovery", "The executor of the run `lost` was shut down. One request takes the run over: the reply has the new epoch and the " +
-			"latest checkpoint with its conversation.",
+		3, "Recovery", "The executor of `lost` was shut down. One request takes the run over: the reply has the new epoch and the latest checkpoint with its " +
+			"conversation.",
 		[]shown{{
 			command: `nats req --raw waymark.recover.default.lost '{"executor":"laptop","request_id":"try-1"}' | jq -c '.epoch, .next_sequence, .head.status, .head.executor, .head.turn, .state.messages[]'`,
 			want: []string{
@@ -51,7 +50,7 @@ var missionRowsTo18 = []missionRow{
 		}},
 	},
 	{
-		4, "Packages and layout", "The folders of the repository, and the modules that it is built on.",
+		4, "Packages and layout", "The folders of the repository, and the modules it uses.",
 		[]shown{
 			{command: `ls -d go.mod go.sum cmd consumer publisher kvstore schema deploy Makefile`, want: []string{`\AMakefile\ncmd\nconsumer\ndeploy\ngo\.mod\ngo\.sum\nkvstore\npublisher\nschema\s*\z`}},
 			{command: `go list -m github.com/nats-io/nats.go github.com/nats-io/nats-server/v2 github.com/cloudevents/sdk-go/v2 github.com/rs/zerolog`, want: []string{
@@ -60,8 +59,8 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		5, "Observers and tests", "An observer subscribes to the accepted events of a kind, of all runs. Tests run a server, a daemon and executors that " +
-			"they kill with one package, as this page does.",
+		5, "Observers and tests", "An observer subscribes to the accepted events of a kind, of all runs. Tests run a server, a daemon and executors that they kill with one " +
+			"package.",
 		[]shown{
 			{command: `nats sub 'waymark.observed.default.tool.failed.*'`, want: []string{
 				`^\[#\d+\] Received on "waymark\.observed\.default\.tool\.failed\.fix-login"$`, `^ce-type: io\.waymark\.tool\.failed\.v1$`, `"message":"3 tests fail"`,
@@ -86,7 +85,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		7, "Content", "Messages, tool calls, results and errors of each turn are in the state. A failure ends the run `broken` as failed, with its error.",
+		7, "Content", "The state has messages, tool calls, results and errors of each turn. An error ended the run `broken` as failed.",
 		[]shown{
 			{command: `waymark runs get fix-login --view state`, want: []string{
 				`^MESSAGE +TURN +ROLE +CONTENT$`, `^ +2 +1 +user +Fix the login\.$`, `^ +3 +1 +assistant +I read the code first\., read_file, run_tests$`,
@@ -96,7 +95,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		8, "Checkpoint events", "Each put of a checkpoint is published on a subject of its own: created, updated or finalized.",
+		8, "Checkpoint events", "Each put of a checkpoint is published as an event: created, updated or finalized.",
 		[]shown{{command: `nats sub --headers-only 'waymark.checkpoints.default.*.fix-login' | grep -E 'ce-(type|subject)' | sort -u`, want: []string{
 			`\Ace-subject: fix-login\nce-type: io\.waymark\.checkpoint\.created\.v1\nce-type: io\.waymark\.checkpoint\.finalized\.v1\nce-type: io\.waymark\.checkpoint\.updated\.v1$`,
 		}}},
@@ -124,8 +123,8 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		11, "Resume", "`fix-logout` has ended after five calls. It goes on after its third call, with the state and the artifact that it had there. The checkpoint says what " +
-			"the next executor does.",
+		11, "Resume", "`fix-logout` ended after five calls. It continues after its third call, with the state and the artifact of that point. The checkpoint says " +
+			"what the next executor does.",
 		[]shown{
 			{command: `waymark resume fix-logout --step 3`, want: []string{`^resumed +run fix-logout after result:3$`, `^left behind +\d+ records: .*2 calls$`, `^status +interrupted$`, `^epoch +\d+$`}},
 			{command: `waymark runs get fix-logout --view state`, want: []string{
@@ -138,7 +137,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		12, "Cleanup", "Alone, the command lists the failed runs older than seven days, and removes nothing.",
+		12, "Cleanup", "Without flags, the command lists failed runs older than seven days, and removes nothing.",
 		[]shown{
 			{command: `waymark cleanup`, want: []string{`^dry run +no run was removed; .*failed runs older`, `^to remove them +waymark cleanup --max-age 7d --status failed$`, `^policy .*failed 7 days`, `^to be removed +0 runs`}},
 			{
@@ -154,7 +153,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		13, "Windows", "Two spellings of a path of Windows are one file.",
+		13, "Windows", "Two spellings of a Windows path are one file.",
 		[]shown{
 			{command: `cat windows.json`, want: []string{`C:\\\\repo\\\\Lexer\.go`, `c:/repo/lexer\.go`}, before: func(m *mission) {
 				m.writes("windows.json", "{\n  \"reason\": \"task_complete\",\n  \"completed\": [{\"file\": \"C:\\\\repo\\\\Lexer.go\", \"status\": \"done\"}],\n"+
@@ -164,8 +163,8 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		14, "Factory", "A fleet handle makes the handle of each run, with tenant and tier. The handle of `adopted` was made by a program and carried over to an executor: it is " +
-			"still in epoch 1, which a takeover would raise. `scratch` was made as a run that is not durable, and is recorded nowhere.",
+		14, "Factory", "A fleet handle creates the handle of each run, with tenant and tier. A program passed the handle of `adopted` to an executor: the run stays " +
+			"in epoch 1. `scratch` is not durable, and is recorded nowhere.",
 		[]shown{
 			{command: `waymark runs ls --label tenant=acme --tier small`, first: 1, want: []string{`^adopted +porter .* completed +1 `}, not: []string{`^fix-login `}},
 			{command: `waymark runs get adopted`, want: []string{`^model tier +small$`, `^status +completed$`, `^epoch +1$`, `^turn +2$`, `^labels +tenant=acme$`}},
@@ -180,7 +179,8 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		16, "Recovery at boot", "The executor of `nightly` was killed in its second turn and started again. It went on from the record, without a command and without a second answer of turn 2.",
+		16, "Recovery at boot", "The executor of `nightly` was killed in its second turn and started again. It continued without a command and without a second answer of " +
+			"turn 2.",
 		[]shown{
 			{command: `waymark runs show nightly`, want: []string{`^.* 2 +model .*\n.* orphaned +ex-1 fell silent\n.* taken over +by ex-1 \(claim\)\n.* look .*\n.* 3 +model `, `^.* completed +All is quiet\.$`}},
 			{command: `waymark runs get nightly --view state`, want: []string{`^ +1 +1 +user +Look after the house\.$`, `^ +2 +1 +assistant .*`, `^ +3 +2 +assistant .*`, `^ +4 +3 +assistant .*`}, not: []string{`^ +[2-9] +\d +user`, `^ +5 +\d +assistant`}},
@@ -195,7 +195,7 @@ var missionRowsTo18 = []missionRow{
 		}},
 	},
 	{
-		18, "Throttle", "A daemon puts at most one checkpoint of a run in a second. An executor records 40 values at once: a reader gets all events all the same.",
+		18, "Throttle", "The daemon puts at most one checkpoint of a run in a second. An executor records 40 values at once: a reader still gets all events.",
 		[]shown{
 			{command: `waymark serve --state-dir slow --shards 1 --http 127.0.0.1:9478 --checkpoint-interval 1s`, first: 3, want: []string{`^waymark is ready: .*`}, after: (*mission).throttled},
 			{
