@@ -55,7 +55,7 @@ func TestFold_RunErased_RemovesTheRunAtItsPlace(t *testing.T) {
 		v := h.Apply(c.keys, c.rec)
 		require.Equal(t, c.want, v.Reason, name)
 		require.Equal(t, c.want == "", h.Status == schema.StatusErased, name)
-		require.EqualValues(t, c.rec.Stream, h.Position.Stream, name)
+		require.Equal(t, c.rec.Stream, h.Position.Stream, name)
 	}
 	h := schema.NewHead("default", "run-1")
 	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, erasing(t, 7, 5, removal)).Kind, "the log has nothing else of the run any more")

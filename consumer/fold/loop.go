@@ -280,14 +280,14 @@ func (s *term) take(ctx context.Context, b *batch, a *message) error {
 	if err := s.follow(ctx, r, a); err != nil {
 		return fmt.Errorf("run %s at %d: %w", id, a.Record.Stream, err)
 	}
-	if err := s.fillGap(ctx, r, a, func(missed *message) error { return s.takeOf(ctx, b, r, missed) }); err != nil {
+	if err := s.fillGap(ctx, r, a, func(missed *message) error { return s.takeOf(b, r, missed) }); err != nil {
 		return err
 	}
-	return s.takeOf(ctx, b, r, a)
+	return s.takeOf(b, r, a)
 }
 
 // takeOf folds a message of a run into the batch.
-func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
+func (s *term) takeOf(b *batch, r *run, a *message) error {
 	id, had, was := r.id, r.head.Executor, r.head.Status
 	fresh := a.Record.Stream > s.doubted // otherwise an earlier term counted it
 	s.watch.Before(&r.head, &r.overview)

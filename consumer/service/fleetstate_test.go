@@ -10,7 +10,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -108,15 +107,6 @@ func TestTotals_WorkerReplaced_EqualStore(t *testing.T) {
 			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this fold worker did not fold them all")
 		}
 	}
-}
-
-func (w *serviceWorld) putSafe(was *kvstore.Watermark) {
-	w.TB.Helper()
-	mark, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
-	require.NoError(w.TB, err)
-	mark.Safe = was.Position
-	_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), mark, rev)
-	require.NoError(w.TB, err)
 }
 
 func TestTotals_NextTerm_GoOn(t *testing.T) {

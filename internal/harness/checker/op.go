@@ -141,7 +141,7 @@ type Final struct {
 	// stored before its event.
 	Unread map[string]string `json:"unread,omitzero"`
 	// Stored is the head of the stored checkpoint, and State the answered messages and results; nil if not read.
-	Stored *schema.Head      `json:"-"`
+	Stored *schema.Head  `json:"-"`
 	State  *schema.State `json:"-"`
 	// Places are other views of the run, by place: the stored checkpoint, each replica of the service. A takeover's
 	// answer is not one of them, because it changes the run.
