@@ -183,6 +183,6 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		require.NotContains(t, stdout, "…", "doctor at %q", columns)
 	}
 	_, stdout, _ := s.ask(t, "80", "erase", ended)
-	require.Regexp(t, `(?ms)^removed +\d+ events? in the log, .* in lists$`, stdout)
+	require.Contains(t, stdout, ended)
 	require.Regexp(t, `(?m)^digest +[0-9a-f]{64}$`, stdout)
 }
