@@ -18,7 +18,7 @@ NIGHTLY := vulncheck deploycheck agents uicheck cross fuzz chaos-check race-all 
 # three times slower: "make nightly" has it for the others. The longest package begins first.
 RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
 	$(addprefix ./consumer/,activity fold liveness purge reader retention verify) ./kvstore/... \
-	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
+	$(addprefix ./internal/nats/,access blob eventlog fleetclient jsapi natsconn) ./internal/base/keyring ./internal/look/spans
 REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
 # FULL=1 runs the whole of what "make check-full" samples. RECORDS is where a step leaves what became of each test.
@@ -111,7 +111,7 @@ fuzz: ## run the fuzz targets of the stored formats for some seconds (FULL=1: ea
 	@FUZZTIME=$(or $(FUZZTIME),$(if $(FULL),1m,5s)) FUZZDIRS="$(if $(FULL),,schema kvstore)" sh tools/fuzz.sh
 chaos-check: $(GOTESTSUM) ## run some random schedules in process, and check that every mutant is found
 	go run ./internal/harness/mutant/gen $(BIN)/mutants
-	$(TEST) -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json ./internal/failpoint ./internal/harness/mutant ./internal/harness/chaos
+	$(TEST) -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json ./internal/base/failpoint ./internal/harness/mutant ./internal/harness/chaos
 vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev)
 	@sh tools/vulncheck.sh $(VULNCHECK) || { [ $$? = 75 ] && $(call NOT_TESTED,the database of vulnerabilities cannot be reached); }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/nats/jsapi"
 )
 
 func TestErrors_ServersAwayOrTooFew_ToldApart(t *testing.T) {

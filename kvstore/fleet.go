@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/schema"
 )
 

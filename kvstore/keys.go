@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/schema"
 )
 

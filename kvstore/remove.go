@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
+	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 

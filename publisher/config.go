@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/waymarkio/waymark/internal/answerschema"
-	"github.com/waymarkio/waymark/internal/encryption"
+	"github.com/waymarkio/waymark/internal/base/answerschema"
+	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 

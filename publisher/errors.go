@@ -8,8 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/waymarkio/waymark/internal/encryption"
-	"github.com/waymarkio/waymark/internal/fleetclient"
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/nats/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 )
 
 // server is the server from the configuration, or else the one that the waymark commands of this user find.

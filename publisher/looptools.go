@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 

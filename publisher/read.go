@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/waymarkio/waymark/internal/fleetclient"
+	"github.com/waymarkio/waymark/internal/nats/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 

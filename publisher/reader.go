@@ -12,12 +12,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/blob"
-	"github.com/waymarkio/waymark/internal/encryption"
-	"github.com/waymarkio/waymark/internal/fleetclient"
-	"github.com/waymarkio/waymark/internal/jsapi"
-	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/base/keyring"
+	"github.com/waymarkio/waymark/internal/nats/access"
+	"github.com/waymarkio/waymark/internal/nats/blob"
+	"github.com/waymarkio/waymark/internal/nats/fleetclient"
+	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 

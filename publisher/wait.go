@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/answerschema"
+	"github.com/waymarkio/waymark/internal/base/answerschema"
 	"github.com/waymarkio/waymark/schema"
 )
 

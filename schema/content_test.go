@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/encryption"
+	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 

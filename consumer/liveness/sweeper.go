@@ -16,7 +16,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
-	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
-	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/failpoint"
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/failpoint"
+	"github.com/waymarkio/waymark/internal/base/pause"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )

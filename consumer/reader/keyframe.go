@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/keyring"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -11,11 +11,11 @@ import (
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/consumer/retention"
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 
-	plan "github.com/waymarkio/waymark/internal/retention"
+	plan "github.com/waymarkio/waymark/internal/base/retention"
 )
 
 // maxNamed bounds the forks that an answer names.

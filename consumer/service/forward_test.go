@@ -15,9 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/waymarkio/waymark/consumer/fold"
-	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/randomlog"
 	"github.com/waymarkio/waymark/internal/harness/referencefold"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/answerschema"
-	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/base/answerschema"
+	"github.com/waymarkio/waymark/internal/nats/blob"
 	"github.com/waymarkio/waymark/schema"
 )
 

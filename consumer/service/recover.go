@@ -10,9 +10,9 @@ import (
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/failpoint"
-	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/failpoint"
+	"github.com/waymarkio/waymark/internal/base/keyring"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 

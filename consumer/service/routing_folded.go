@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/base/pause"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )

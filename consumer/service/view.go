@@ -12,7 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/base/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 

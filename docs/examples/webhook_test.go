@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/docs/examples"
-	"github.com/waymarkio/waymark/internal/webhook"
+	"github.com/waymarkio/waymark/internal/look/webhook"
 )
 
 // The check on the page takes what the daemon signs, and nothing else.

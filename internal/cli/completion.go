@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 

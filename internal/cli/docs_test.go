@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md again")

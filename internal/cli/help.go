@@ -7,9 +7,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 // helpFlag prints help for the words so far and ends the parse.

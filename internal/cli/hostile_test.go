@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/nats/access"
 )
 
 // hostileCommand is a command that prints what others chose: something of the run hostile, or of a file from outside. In its
@@ -97,7 +97,7 @@ var hostileCommands = []hostileCommand{
 var notHostile = []string{
 	"serve",     // its log is searched in the same test
 	"demo",      // it makes its runs itself
-	"ui",        // its pages are shown hostile text by internal/inspector and tools/uicheck
+	"ui",        // its pages are shown hostile text by internal/look/inspector and tools/uicheck
 	"fleet add", // the ids that it refuses are in another test
 	"completion",
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 )
 
 // commandPages are the pages whose commands are run in their order, with the ids of the runs that the fleet has before the first one.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 // startProcess runs the program in a process of its own and returns once it has printed a line, or at once if

@@ -21,18 +21,18 @@ type room struct {
 
 // rooms are the budgets of docs/decisions/0120.
 var rooms = []room{
-	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 13_161},
-	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 5_039},
-	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_386},
-	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 18_785},
-	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 20_261},
-	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 14_886},
+	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 12_372},
+	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 4_883},
+	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 14_386},
+	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 16_812},
+	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 19_768},
+	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_220},
 	{
 		name: "product", within: []string{"schema", "kvstore", "publisher", "consumer", "internal", "cmd"}, but: []string{"internal/harness"},
-		budget: 70_000, today: 87_558,
+		budget: 70_000, today: 80_481,
 	},
-	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 7_804},
-	{name: "tools", within: []string{"tools"}, budget: 5_000, today: 6_144},
+	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 5_814},
+	{name: "tools", within: []string{"tools"}, budget: 5_000},
 }
 
 func (r room) has(dir string) bool {

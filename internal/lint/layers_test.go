@@ -59,6 +59,44 @@ func TestImports_EachPackage_FollowTheTable(t *testing.T) {
 	report(t, wrongImports(table, goFiles(t)))
 }
 
+// wings are the folders of internal, each above those that it may not import.
+var wings = []string{"base", "nats", "copy", "look", "cli", "harness", "lint"}
+
+// wrongWings finds folders of internal that are no wing, and imports of a wing below.
+func wrongWings(files []file) []string {
+	wing := func(dir string) (name string, at int) {
+		rest, ok := strings.CutPrefix(dir, "internal/")
+		if !ok {
+			return "", -1
+		}
+		name, _, _ = strings.Cut(rest, "/")
+		return name, slices.Index(wings, name)
+	}
+	var findings []string
+	for _, f := range files {
+		from, above := wing(f.dir())
+		if from != "" && above < 0 {
+			findings = append(findings, fmt.Sprintf("%s: internal/%s is no wing: use one of %s", f.path, from, strings.Join(wings, ", ")))
+		}
+		for _, spec := range f.syntax.Imports {
+			path, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/")
+			if to, below := wing(path); ours && !f.isTest() && above >= 0 && below > above {
+				findings = append(findings, fmt.Sprintf("%s:%d: the wing %s must not import the wing %s, which is below it", f.path, f.line(spec.Pos()), from, to))
+			}
+		}
+	}
+	return findings
+}
+
+func TestWings_Imports_LeadUpwards(t *testing.T) {
+	t.Parallel()
+	report(t, wrongWings(goFiles(t)))
+	source := func(imports string) string { return "package p\nimport _ \"" + module + "/" + imports + "\"\n" }
+	require.Empty(t, wrongWings([]file{parseFile(t, "internal/look/a/a.go", source("internal/base/b"))}))
+	require.Contains(t, wrongWings([]file{parseFile(t, "internal/base/b/b.go", source("internal/look/a"))})[0], "internal/base/b/b.go:2: the wing base must not import")
+	require.Contains(t, wrongWings([]file{parseFile(t, "internal/tower/b.go", source("internal/look/a"))})[0], "internal/tower is no wing")
+}
+
 func TestWrongImports_EachBreach_IsFound(t *testing.T) {
 	t.Parallel()
 	table, err := readImports("| package | owns | may import |\n|---|---|---|\n| `a` | | |\n| `internal/b` | | a |\n| `top` | | all |\n")

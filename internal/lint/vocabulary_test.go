@@ -20,8 +20,8 @@ import (
 // typeSwitches are the functions that have a case for each type of event, by file. A type without one changes nothing in
 // the fold, is missing from a state, or is shown as raw JSON, and no compiler reports that.
 var typeSwitches = map[string][]string{
-	"schema/applydata.go":        {"Head.applyKnown", "State.add"},
-	"internal/story/describe.go": {"Describe"},
+	"schema/applydata.go":             {"Head.applyKnown", "State.add"},
+	"internal/look/story/describe.go": {"Describe"},
 }
 
 // unfolded are the names of events without a type of [schema.Data].
@@ -182,16 +182,16 @@ func TestVocabulary_EachEvent_HasAllItsPlaces(t *testing.T) {
 func TestVocabularyGaps_MissingPlace_IsFound(t *testing.T) {
 	t.Parallel()
 	sources := map[string]string{
-		"schema/types.go":            "const (\n\tRunStarted = \"run.started\"\n\tNoteAdded = \"note.added\"\n\tBarrier = \"barrier.published\"\n)\n",
-		"schema/applydata.go":        "func (h *Head) applyKnown() { switch d.(type) { case *StartedData, *NoteData: } }\nfunc (s *State) add() { switch d.(type) { case *NoteData, *StartedData: } }\n",
-		"internal/story/describe.go": "func Describe() { switch d.(type) { case *schema.StartedData: case *schema.NoteData: } }\n",
-		"publisher/a.go":             "func (r *Run) Note() { r.write(&schema.NoteData{}) }\nfunc (r *Run) Start(d schema.StartedData) {}\n",
+		"schema/types.go":                 "const (\n\tRunStarted = \"run.started\"\n\tNoteAdded = \"note.added\"\n\tBarrier = \"barrier.published\"\n)\n",
+		"schema/applydata.go":             "func (h *Head) applyKnown() { switch d.(type) { case *StartedData, *NoteData: } }\nfunc (s *State) add() { switch d.(type) { case *NoteData, *StartedData: } }\n",
+		"internal/look/story/describe.go": "func Describe() { switch d.(type) { case *schema.StartedData: case *schema.NoteData: } }\n",
+		"publisher/a.go":                  "func (r *Run) Note() { r.write(&schema.NoteData{}) }\nfunc (r *Run) Start(d schema.StartedData) {}\n",
 	}
 	for name, test := range map[string]struct{ file, old, want string }{
 		"nothing":    {},
 		"head":       {"schema/applydata.go", "*StartedData, *NoteData", "schema/applydata.go: Head.applyKnown has no case for *NoteData"},
 		"state":      {"schema/applydata.go", "*NoteData, *StartedData", "schema/applydata.go: State.add has no case for *NoteData"},
-		"describe":   {"internal/story/describe.go", "case *schema.NoteData:", "internal/story/describe.go: Describe has no case for *NoteData"},
+		"describe":   {"internal/look/story/describe.go", "case *schema.NoteData:", "internal/look/story/describe.go: Describe has no case for *NoteData"},
 		"written":    {"publisher/a.go", "&schema.NoteData{}", "publisher: nothing publishes a NoteData"},
 		"parameter":  {"publisher/a.go", "d schema.StartedData", "publisher: nothing publishes a StartedData"},
 		"transcript": {"fold", "note.added {}", "schema/testdata/fold/*.txt: no transcript tells of note.added"},

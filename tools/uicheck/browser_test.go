@@ -21,9 +21,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/harness/showcase"
-	"github.com/waymarkio/waymark/internal/inspector"
+	"github.com/waymarkio/waymark/internal/look/inspector"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"

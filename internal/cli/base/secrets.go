@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/encryption"
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/kvstore"
 )
 

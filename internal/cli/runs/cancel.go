@@ -5,10 +5,10 @@ import (
 	"crypto/rand"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/operate"
-	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/internal/look/operate"
+	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -10,11 +10,11 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/inbox"
-	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/internal/look/inbox"
+	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/schema"
 )
 

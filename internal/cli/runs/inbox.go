@@ -8,11 +8,11 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/inbox"
-	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/inbox"
+	"github.com/waymarkio/waymark/internal/look/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -3,9 +3,9 @@ package runs
 import (
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/schema"
 )
 

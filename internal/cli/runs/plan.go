@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

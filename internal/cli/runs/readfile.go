@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 // fileNamed is the name of a file in messages: - is standard input.

@@ -3,10 +3,10 @@ package runs
 import (
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encryption"
-	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/inbox"
+	"github.com/waymarkio/waymark/internal/look/inbox"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/inbox"
-	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/inbox"
+	"github.com/waymarkio/waymark/internal/look/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
 

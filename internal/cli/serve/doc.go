@@ -3,7 +3,7 @@
 // # What it owns
 //
 // The order in which a daemon's parts are opened and closed, its health over HTTP, and its metrics. Package consumer does the work, and
-// internal/natsd is the server. It imports no other command.
+// internal/nats/natsd is the server. It imports no other command.
 //
 // # A serving process
 //

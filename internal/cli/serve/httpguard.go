@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/base/httpguard"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/httpguard"
 )
 
 // guard keeps web pages from reading health and metrics, which have no login, through a browser on this machine. It refuses requests of pages of

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/webhook"
+	"github.com/waymarkio/waymark/internal/look/webhook"
 )
 
 // newRegistry returns a registry with metrics of the process and the build.

@@ -10,11 +10,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/encryption"
-	"github.com/waymarkio/waymark/internal/standstill"
-	"github.com/waymarkio/waymark/internal/webhook"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/internal/look/webhook"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/retention"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/schema"
 )
 

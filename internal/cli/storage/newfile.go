@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 // newFile is the output file of a command that removes data. It is created before the removal, so that an unwritable

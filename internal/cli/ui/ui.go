@@ -13,11 +13,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
-	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/inspector"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/inspector"
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/publisher"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/base/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
+	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
 
 // childVariable makes a test binary a server; its value is the configuration.

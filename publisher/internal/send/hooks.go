@@ -3,7 +3,7 @@ package send
 import (
 	"context"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 

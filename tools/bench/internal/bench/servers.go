@@ -11,8 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
+	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
 
 // servers are the NATS servers of a world: one within this process, or one or three processes.

@@ -1,0 +1,172 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Asker sends requests to the service of a fleet.
+type Asker interface {
+	Ask(ctx context.Context, verb, run string, request, reply any) error
+}
+
+// stuckReaders is the number of runs that are read concurrently, to see why they are stuck.
+const stuckReaders = 8
+
+// Found are reasons, oldest first, and what the list lacks.
+type Found struct {
+	Reasons []standstill.Reason `json:"stuck"`
+	// Incomplete: the daemon is still indexing the runs.
+	Incomplete bool `json:"incomplete,omitzero"`
+	// More counts the reasons beyond the limit.
+	More int `json:"more,omitzero"`
+	// Unread are runs that cannot be read, so that their state is unknown.
+	Unread []Unread `json:"unread,omitzero"`
+}
+
+// Unread is a run that the daemon cannot read, with the daemon's error.
+type Unread struct {
+	Run string `json:"run"`
+	Why string `json:"why"`
+	Err error  `json:"-"`
+}
+
+// Cut keeps the oldest reasons.
+func (s *Found) Cut(limit int) {
+	if more := len(s.Reasons) - limit; more > 0 {
+		s.Reasons, s.More = s.Reasons[:limit], more
+	}
+}
+
+// live are the statuses of runs that have not ended.
+var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
+
+// Gather reads the stuck runs, from a list of runs and their heads. want selects the runs whose head is read, by their
+// list entry. With ended it also finds calls of ended runs that a person must settle; without it, hand-offs of ended
+// runs that wait for an executor.
+func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
+	var suspects []schema.RunSummary
+	seen := make(map[string]bool)
+	lists := []schema.ListRequest{request}
+	lists[0].Status = live
+	if ended {
+		held := request
+		held.Status, held.Held = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
+		lists = append(lists, held)
+	} else {
+		offered := request
+		offered.Status, offered.Offered = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
+		lists = append(lists, offered)
+	}
+	for _, ask := range lists {
+		for {
+			ask.Limit = schema.MaxList
+			var page schema.ListReply
+			if err := cl.Ask(ctx, schema.VerbList, "", ask, &page); err != nil {
+				return found, err
+			}
+			found.Incomplete = found.Incomplete || page.Incomplete
+			for i := range page.Runs {
+				r := &page.Runs[i]
+				if want(r) && !seen[r.Run] {
+					seen[r.Run] = true
+					suspects = append(suspects, *r)
+				}
+			}
+			if page.Next == "" {
+				break
+			}
+			ask.After = page.Next
+		}
+	}
+	details, failed := make([][]standstill.Reason, len(suspects)), make([]*schema.ServiceError, len(suspects))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(stuckReaders)
+	for i := range suspects {
+		group.Go(func() (err error) {
+			details[i], err = ReasonsOf(ctx, cl, suspects[i].Run)
+			if failed[i] = broken(err); failed[i] != nil {
+				err = nil // an unreadable run does not hide the others
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	for i, err := range failed {
+		if err != nil {
+			found.Unread = append(found.Unread, Unread{suspects[i].Run, err.Message, err})
+		}
+	}
+	found.Reasons = slices.Concat(details...)
+	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {
+		return cmp.Or(schema.ParseTime(a.Since).Compare(schema.ParseTime(b.Since)), cmp.Compare(a.Run, b.Run))
+	})
+	return found, nil
+}
+
+// Suspicious reports whether a run may be stuck.
+func Suspicious(r *schema.RunSummary) bool {
+	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Handoffs > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
+}
+
+// broken is the error of a run that the daemon cannot read; nil if there is none or the error is not about one run.
+func broken(err error) *schema.ServiceError {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || service.Code != schema.CodeDamaged && service.Code != schema.CodeInternal {
+		return nil
+	}
+	return service
+}
+
+// MayNeedPerson reports whether a run may need a person. Runs that only wait for an executor, and overdue work, do not.
+func MayNeedPerson(r *schema.RunSummary) bool {
+	return r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Quarantined || r.Gapped
+}
+
+// ReasonsOf reads a run. It has no reasons if it continued meanwhile or no longer exists.
+func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, error) {
+	reply := new(schema.GetReply)
+	err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply)
+	if service, ok := errors.AsType[*schema.ServiceError](err); ok && (service.Code == schema.CodeNotFound || service.Code == schema.CodeErased) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	reasons := standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue)
+	for i := range reply.Head.Handoffs {
+		o := &reply.Head.Handoffs[i]
+		if o.Status != schema.HandoffStatusAccepted {
+			continue
+		}
+		err := cl.Ask(ctx, schema.VerbGet, o.ChildRun, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		service, ok := errors.AsType[*schema.ServiceError](err)
+		switch {
+		case ok && service.Code == schema.CodeNotFound:
+			reasons = append(reasons, standstill.OfNotBegun(&reply.Head, o))
+		case err != nil && broken(err) == nil && (!ok || service.Code != schema.CodeErased):
+			return nil, err
+		}
+	}
+	return reasons, nil
+}
+
+// Find returns the same reason among the run's current ones; nil if the run no longer has it.
+func Find(t *standstill.Reason, now []standstill.Reason) *standstill.Reason {
+	i := slices.IndexFunc(now, func(r standstill.Reason) bool {
+		return r.Kind == t.Kind && r.InterruptID == t.InterruptID && r.Key() == t.Key()
+	})
+	if i < 0 {
+		return nil
+	}
+	return &now[i]
+}

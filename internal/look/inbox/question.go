@@ -1,0 +1,207 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
+	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/internal/look/story"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Question is a wait of a run, with its text and its schema.
+type Question struct {
+	schema.OpenInterrupt
+	// Tool and Arguments of the call in question, its side effect, and its idempotency key.
+	Tool           string         `json:"tool,omitzero"`
+	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	// Encrypted has the key of each of these fields that is encrypted, by its name.
+	Encrypted map[string]string `json:"encrypted,omitzero"`
+	// SchemaErr is the error of an unreadable schema.
+	SchemaErr error `json:"-"`
+	// ArgumentsErr is the error of unreadable arguments.
+	ArgumentsErr error `json:"-"`
+}
+
+// take reads a field that may be in the object store, encrypted, or both, and notes the key of one that stays encrypted.
+func (q *Question) take(ctx context.Context, fleet Fields, field string, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
+	value, err := fleet.Field(ctx, refs, path, inline)
+	if err == nil {
+		return value, nil
+	}
+	if key := encryption.KeyOf(refs, path); key != "" {
+		if q.Encrypted == nil {
+			q.Encrypted = map[string]string{}
+		}
+		q.Encrypted[field] = key
+		return inline, nil
+	}
+	return nil, err
+}
+
+// Fields reads fields that may be too large for an event, or encrypted.
+type Fields interface {
+	Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error)
+}
+
+// Asked completes a wait of a run from the run's content.
+func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInterrupt) Question {
+	q := Question{OpenInterrupt: *w}
+	for i := range slices.Backward(s.Waits) {
+		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
+			q.Message = d.Message
+			if encryption.KeyOf(d.Refs, "/message") != "" {
+				_, _ = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", []byte("null")) // a text is decrypted with its event, if at all
+			}
+			q.ResponseSchema, q.SchemaErr = q.take(ctx, fleet, FieldSchema, d.Refs, "/response_schema", d.ResponseSchema)
+			break
+		}
+	}
+	if w.ToolCallID != "" {
+		if call := s.Call(w.CallKey()); call != nil {
+			q.Tool, q.IdempotencyKey = call.Name, call.IdempotencyKey
+			if q.IdempotencyKey == "" {
+				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
+			}
+			q.SideEffect = encryption.ReadableField(call.SideEffect, call.Refs, "/side_effect")
+			var err error
+			if q.Arguments, err = q.take(ctx, fleet, FieldArguments, call.Refs, "/arguments", call.Arguments); err != nil {
+				q.ArgumentsErr = err
+			}
+		}
+	}
+	return q
+}
+
+// Fields of a question that an executor may encrypt.
+const (
+	FieldMessage   = "message"
+	FieldArguments = "arguments"
+	FieldSchema    = "response_schema"
+)
+
+// Problems lists the positions of an answer that its schema does not allow.
+func Problems(e *schema.ServiceError) string {
+	var problems []publisher.InvalidPlace
+	if json.Unmarshal(e.Details, &problems) != nil {
+		return ""
+	}
+	list := make([]string, len(problems))
+	for i, p := range problems {
+		list[i] = p.Problem
+		if p.Path != "" {
+			list[i] = "at " + p.Path + ": " + p.Problem
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// Decision answers an approval in the form of the SDK's approval schema.
+func Decision(allow bool, reason string) (jsontext.Value, error) {
+	d := struct {
+		Decision string `json:"decision"`
+		Reason   string `json:"reason,omitzero"`
+	}{"allow", reason}
+	if !allow {
+		d.Decision = "deny"
+	}
+	return json.Marshal(d)
+}
+
+// HowEnded says why an entry is no longer needed: who answered or settled it, as far as the record shows.
+func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (string, error) {
+	what := "it is no longer needed"
+	err := from.Walk(ctx, t.Run, schema.Point{}, func(step *schema.Step) error {
+		if step.Kind == schema.Applied {
+			if step.Data != nil {
+				_ = from.Decrypt(ctx, step.Event, step.Data) // encrypted content is shown as such
+			}
+			what = endedBy(t, &step.Verdict, what)
+		}
+		return nil
+	})
+	return what, err
+}
+
+// endedBy describes how an event ended an entry; was is the earlier description.
+func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
+	switch d := v.Data.(type) {
+	case *schema.RunInputData:
+		if t.Kind != standstill.Waiting || d.InterruptID != t.InterruptID {
+			return was
+		}
+		what := "answered"
+		if d.Status == schema.InputCancelled || d.Status == schema.InputExpired {
+			what = d.Status
+		}
+		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
+		if len(d.Payload) > 0 {
+			what += ": " + encryption.ReadableField(string(d.Payload), d.Refs, "/payload")
+		}
+		return what
+	case *schema.ToolSettledData:
+		if t.ToolCallID == "" || v.Call != t.Key() {
+			return was
+		}
+		return fmt.Sprintf("settled meanwhile as %s by %s", d.How, output.ByText(d.By, d.Claimed))
+	case *schema.RunEndedData:
+		if t.Kind != standstill.Held {
+			return "the run has ended meanwhile: " + d.Status
+		}
+	}
+	return was
+}
+
+// Commands are the commands that a person can run about a reason.
+func Commands(p prompt.Prompt, r *standstill.Reason) []string {
+	switch r.Kind {
+	case standstill.Waiting:
+		command := AnswerCommand(p, r.Run, r.Wait)
+		if r.Wait.Approval() {
+			return []string{command + " --allow", command + " --deny"}
+		}
+		return []string{command + " --text TEXT", command + " --payload JSON"}
+	case standstill.Held:
+		command := SettleCommand(p, r.Head, r.Key()) + " --how "
+		list := []string{command + "decided --result JSON", command + "abandoned"}
+		if !r.Status.Terminal() {
+			list = slices.Insert(list, 1, command+"rerun")
+		}
+		return list
+	case standstill.Quarantined:
+		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
+	}
+	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
+}
+
+// AnswerCommand is the command that answers a wait, without the answer. It names the question shown with it, so that
+// pasting it later answers no other question.
+func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string {
+	command := "input " + run + " " + schema.ShellWord(w.InterruptID)
+	if w.Position.ID != "" {
+		command += " --event " + schema.ShellWord(w.Position.ID)
+	}
+	return p.Command(command)
+}
+
+// SettleCommand is the command that settles a call, without the method. It names the epoch of the call,
+// so that it settles no later attempt.
+func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
+	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
+	if epoch := standstill.CallEpoch(h, key); epoch != 0 {
+		command += fmt.Sprintf(" --epoch %d", epoch)
+	}
+	return p.Command(command)
+}

@@ -1,0 +1,264 @@
+package inspector
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/waymarkio/waymark/internal/base/httpguard"
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/schema"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// Config configures an inspector.
+type Config struct {
+	Fleet Fleet
+	// Prompt formats the commands that pages show.
+	Prompt prompt.Prompt
+	// By is the viewer's name, which is recorded with what the viewer decides.
+	By string
+	// Acts: pages have buttons. NoContent: they show no messages, arguments, results and questions.
+	Acts, NoContent bool
+	// Local: the address is a loopback one. Secure: it is reached by TLS.
+	Local, Secure bool
+	// Token is a reusable token; if it is empty, [Inspector.NewToken] makes single-use tokens.
+	Token string
+	// Used is called after each use of a single-use token; nil for no call.
+	Used func()
+	// Now is the clock for ages.
+	Now func() time.Time
+}
+
+// Inspector serves the pages. Close it.
+type Inspector struct {
+	Config
+	mux       *http.ServeMux
+	templates map[string]*template.Template
+	door      door
+	live      *hub
+	// csrf proves that this process rendered the form.
+	csrf string
+	// submissions are the latest submitted forms.
+	submissions submissions
+	needs       needs
+	heads       heads
+	// executors is the latest list of the fleet's executors.
+	executors cached[*schema.ExecutorsReply]
+	// wanted is when a page last showed an executor's heartbeat, in nanoseconds.
+	wanted atomic.Int64
+}
+
+// New returns the pages of a fleet.
+func New(cfg Config) (*Inspector, error) {
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	var err error
+	if s.live, err = newHub(cfg.Fleet); err != nil {
+		return nil, err
+	}
+	go s.listen()
+	for _, p := range s.pages() {
+		s.mux.HandleFunc("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { s.whole(w, r, &p) })
+		if p.every > 0 {
+			s.mux.HandleFunc("GET /live"+strings.TrimSuffix(p.path, "{$}"), func(w http.ResponseWriter, r *http.Request) { s.follow(w, r, &p) })
+		}
+	}
+	s.mux.HandleFunc("GET /run/{run}/recovery.json", s.planJSON)
+	s.mux.HandleFunc("GET /run/{run}/whole", s.plain(s.field))
+	s.mux.HandleFunc("GET /run/{run}/asked", s.plain(s.asked))
+	if cfg.Acts {
+		s.mux.HandleFunc("POST /needs-you/answer", s.form(s.answer))
+		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
+		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
+		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))
+	})
+	return s, nil
+}
+
+// Close ends the live pages.
+func (s *Inspector) Close() { s.live.close() }
+
+// policy restricts the browser to this package's scripts and files.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP implements http.Handler. It refuses forbidden requests before a page handles them.
+func (s *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Referrer-Policy", "same-origin") // with no-referrer a browser sends a form of this origin with the origin null
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if why := httpguard.Refusal(r, s.Local); why != "" {
+		http.Error(w, why, http.StatusForbidden)
+		return
+	}
+	if name, ok := strings.CutPrefix(r.URL.Path, "/assets/"); ok && r.Method == http.MethodGet {
+		h.Set("Cache-Control", "no-cache")
+		http.ServeFileFS(w, r, assets, "assets/"+name) // the same for all: no secret is in them
+		return
+	}
+	if r.URL.Path == "/enter" {
+		s.enter(w, r)
+		return
+	}
+	if !s.door.knows(r) {
+		s.stranger(w, r)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// maxForm bounds a submitted form, in bytes.
+const maxForm = 1<<20 + 64<<10
+
+// form handles a form of this process, and redirects to the page that the action names.
+func (s *Inspector) form(do func(context.Context, *http.Request) (next, said string, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			s.trouble(w, r, failure.New(failure.Usage, "send less: an answer may have 1 MiB", "the form cannot be read: %v", err))
+			return
+		}
+		if !s.madeHere(r) {
+			s.trouble(w, r, failure.New(failure.Refused, "reload the page and send it again", "this form is not of a page of this process"))
+			return
+		}
+		done := s.submissions.once(r, func() (o outcome) { //nolint:contextcheck // it outlives the request
+			// A second click ends the first request, which must not leave the action half done.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actWithin)
+			defer cancel()
+			o.next, o.said, o.err = do(ctx, r)
+			return o
+		})
+		if done.err != nil {
+			s.trouble(w, r, done.err)
+			return
+		}
+		s.needs.forget()
+		s.door.say(w, done.said, s.Secure)
+		http.Redirect(w, r, done.next, http.StatusSeeOther)
+	}
+}
+
+// statuses are the HTTP statuses of exit codes.
+var statuses = map[failure.Code]int{
+	failure.Usage: http.StatusBadRequest, failure.Unavailable: http.StatusServiceUnavailable, failure.NotFound: http.StatusNotFound,
+	failure.Conflict: http.StatusConflict, failure.Refused: http.StatusForbidden, failure.Full: http.StatusInsufficientStorage,
+}
+
+// problem is a failure with its next step.
+type problem struct{ What, Do string }
+
+func (s *Inspector) problemOf(ctx context.Context, err error) (problem, int) {
+	f := failure.Explain(ctx, err)
+	status, ok := statuses[f.Code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	return problem{f.What, f.Advice(s.Prompt)}, status
+}
+
+// trouble shows an error as a page.
+func (s *Inspector) trouble(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil && errors.Is(err, r.Context().Err()) {
+		return // the viewer is gone
+	}
+	p, status := s.problemOf(r.Context(), err)
+	v := s.view("That did not work", "", "")
+	v.Body = p
+	s.render(w, status, "trouble", v)
+}
+
+// cached is a value that is read again after a time. The zero value is empty.
+type cached[T any] struct {
+	reads singleflight.Group
+
+	mu    sync.Mutex
+	value T
+	err   error
+	at    time.Time
+	// took is the duration of the last read.
+	took time.Duration
+	// forgotten counts calls of forget: the result of an earlier read is dropped.
+	forgotten int
+}
+
+// get returns the value, and reads it again if it is older than old. A slow value is read less often. After patience it
+// returns the older value; ok is false if there is none.
+func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) (T, error)) (value T, ok bool, err error) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for waits := true; waits && !c.recent(old); { // it may be forgotten while it is read
+		select {
+		case <-c.reads.DoChan("", func() (any, error) { c.fill(read); return nil, nil }):
+		case <-late.C:
+			waits = false
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, !c.at.IsZero(), c.err
+}
+
+func (c *cached[T]) recent(old time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.at) <= max(old, 10*c.took)
+}
+
+func (c *cached[T]) fill(read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(context.Background(), readWithin)
+	defer cancel()
+	c.mu.Lock()
+	forgotten, began := c.forgotten, time.Now()
+	c.mu.Unlock()
+	value, err := read(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forgotten == forgotten {
+		c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
+	}
+}
+
+// peek returns the latest value without reading it, if it is recent.
+func (c *cached[T]) peek() (value T, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.err == nil && time.Since(c.at) < peekable
+}
+
+// peekable is the maximum age of a value from peek.
+const peekable = 5 * time.Second
+
+// forget drops the value and the result of a read in progress: both precede a change.
+func (c *cached[T]) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten++
+	c.at, c.took = time.Time{}, 0
+}
+
+// readWithin bounds a read in the background.
+const readWithin = time.Minute
+
+// commandOf is the command that prints the content of a page.
+func (s *Inspector) commandOf(words string) string { return output.Printable(s.Prompt.Command(words)) }

@@ -1,0 +1,391 @@
+package inspector
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/base/answerschema"
+	"github.com/waymarkio/waymark/internal/base/encryption"
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/inbox"
+	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// needs caches the things that need a person, and the counts of the fleet.
+type needs struct {
+	cached cached[*inbox.Found]
+	fleet  cached[*schema.FleetReply]
+	// known is the last known number of things.
+	known atomic.Int64
+}
+
+// needsOld is the age at which the things are read again.
+const needsOld = time.Second
+
+func (n *needs) get(s *Inspector, patience time.Duration) (*inbox.Found, bool, error) {
+	return n.cached.get(needsOld, patience, func(ctx context.Context) (*inbox.Found, error) {
+		list, err := inbox.Gather(ctx, s.Fleet, schema.ListRequest{}, inbox.MayNeedPerson, true)
+		if err != nil {
+			return nil, err
+		}
+		list.Reasons = slices.DeleteFunc(list.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
+		n.known.Store(int64(len(list.Reasons)))
+		return &list, nil
+	})
+}
+
+func (n *needs) forget() { n.cached.forget() }
+
+func (n *needs) count() int { return int(n.known.Load()) }
+
+// thing is something that needs a person.
+type thing struct {
+	*standstill.Reason
+	Commands []string
+	// Path is the run's page, and Anchor the place on the page of all things.
+	Path, Anchor string
+	Text         string
+	// Question is the full question; nil if it was not read, and Unread says why.
+	Question *question
+	Unread   string
+}
+
+// question has the facts for an answer.
+type question struct {
+	inbox.Question
+	Message, Arguments, Schema string
+	Approval                   bool
+	// Fields of the form for the schema; none for a schema beyond what forms support.
+	Fields []field
+	Late   string
+	// Whole are the addresses of cut fields, by name.
+	Whole map[string]string
+	// Readable names the keys of an encrypted run if the answer would be stored in plain text; else empty.
+	Readable string
+}
+
+// field of a form.
+type field struct {
+	Name, Title, Kind string
+	Options           []string
+	Required          bool
+}
+
+func (s *Inspector) thingsOf(list []standstill.Reason) []thing {
+	things := make([]thing, len(list))
+	for i := range list {
+		r := &list[i]
+		text := r.Why
+		if s.NoContent && r.Kind != standstill.Held {
+			text = r.Kind
+		}
+		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: text}
+		for _, command := range inbox.Commands(s.Prompt, r) {
+			things[i].Commands = append(things[i].Commands, output.Printable(command))
+		}
+	}
+	return things
+}
+
+func (s *Inspector) things(f *inbox.Found, most int) []thing {
+	return s.thingsOf(f.Reasons[:min(len(f.Reasons), most)])
+}
+
+// needsBody is the page of things that need a person.
+type needsBody struct {
+	Things     []thing
+	More       int
+	Unread     []inbox.Unread
+	Incomplete bool
+	Pending    bool
+	NoContent  bool
+}
+
+// thingsMost bounds the things on the page.
+const thingsMost = 50
+
+func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, error) {
+	list, ok, err := s.needs.get(s, 5*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	v := s.view("Needs you", "needs", "inbox")
+	body := needsBody{Pending: !ok, NoContent: s.NoContent}
+	v.Body = &body
+	if !ok {
+		return v, nil
+	}
+	v.Title = fmt.Sprintf("(%d) Needs you", len(list.Reasons))
+	body.Unread, body.Incomplete = list.Unread, list.Incomplete
+	body.Things = s.things(list, thingsMost)
+	body.More = len(list.Reasons) - len(body.Things)
+	if s.NoContent {
+		return v, nil
+	}
+	return v, s.askAll(ctx, body.Things)
+}
+
+// question reads the full question.
+func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*question, error) {
+	state, _, err := s.stateOf(ctx, r.Run, "")
+	if err != nil {
+		return nil, err
+	}
+	wait := r.Wait
+	if wait == nil {
+		wait = &schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: r.ToolCallID, Turn: r.Turn, Occurrence: r.Occurrence, Since: r.Since}
+	}
+	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Approval()}
+	readable := func(name, text string) string {
+		if key := q.Encrypted[name]; key != "" {
+			return encryption.Placeholder(key)
+		}
+		return text
+	}
+	q.Message = readable(inbox.FieldMessage, q.Question.Message)
+	q.Arguments = readable(inbox.FieldArguments, pretty(q.Question.Arguments))
+	if err := q.ArgumentsErr; err != nil {
+		q.Arguments = "cannot be read: " + err.Error()
+	}
+	q.Schema = readable(inbox.FieldSchema, pretty(q.ResponseSchema))
+	if q.SchemaErr != nil {
+		q.Schema = q.SchemaErr.Error()
+	}
+	if !q.Approval && r.Kind == standstill.Waiting && q.Encrypted[inbox.FieldSchema] == "" {
+		q.Fields = fieldsOf(q.ResponseSchema)
+	}
+	if keys := state.Head.KeyIDs; len(keys) > 0 && !s.Fleet.HasKeys() {
+		q.Readable = strings.Join(keys, ", ")
+	}
+	if call := state.Call(wait.CallKey()); call != nil && call.Late != nil {
+		late := call.Late
+		value, err := s.Fleet.Field(ctx, late.Refs, "/result", late.Result)
+		switch key := encryption.KeyOf(late.Refs, "/result"); {
+		case late.Error != nil:
+			q.Late = late.Error.Type + ": " + encryption.ReadableField(late.Error.Message, late.Refs, "/error/message")
+		case err != nil && key != "":
+			q.Late = encryption.Placeholder(key)
+		case err != nil:
+			q.Late = "cannot be read: " + err.Error()
+		default:
+			q.Late = pretty(value)
+		}
+	}
+	return &q, nil
+}
+
+// mostFields bounds the fields of a form.
+const mostFields = 12
+
+// fieldsOf returns the form for a schema: an object of texts, numbers, booleans and choices. Another schema has no form.
+func fieldsOf(v jsontext.Value) []field {
+	object, err := answerschema.Parse(v)
+	if err != nil || !slices.Equal(object.Types, []string{"object"}) || len(object.Properties) == 0 || len(object.Properties) > mostFields {
+		return nil
+	}
+	var list []field
+	for _, name := range slices.Sorted(maps.Keys(object.Properties)) {
+		p := object.Properties[name]
+		f := field{Name: name, Title: cmp.Or(p.Title, name), Required: slices.Contains(object.Required, name)}
+		if len(p.Types) != 1 || !slices.Contains([]string{"string", "number", "integer", "boolean"}, p.Types[0]) {
+			return nil
+		}
+		f.Kind = p.Types[0]
+		for _, value := range p.Enum {
+			text, err := jsontext.AppendUnquote(nil, value)
+			if err != nil {
+				return nil
+			}
+			f.Options = append(f.Options, string(text))
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// valueOf is the answer of a form: the fields of a schema, a text, or JSON.
+func valueOf(r *http.Request, fields []field) (jsontext.Value, error) {
+	f := r.PostForm
+	switch f.Get("as") {
+	case "fields":
+		out := make(map[string]jsontext.Value)
+		for i, field := range fields {
+			text := f.Get(fmt.Sprintf("f.%d", i))
+			if text == "" && !field.Required {
+				continue
+			}
+			if at := number(text); text != "" && at < len(field.Options) {
+				text = field.Options[at]
+			}
+			value := jsontext.Value(text)
+			if field.Kind == "string" {
+				b, err := json.Marshal(text)
+				if err != nil {
+					return nil, failure.New(failure.Usage, "write plain text", "%s is not UTF-8", field.Title)
+				}
+				value = b
+			} else if !value.IsValid() {
+				return nil, failure.New(failure.Usage, "go back and write a value", "%s is no %s: %q", field.Title, field.Kind, text)
+			}
+			out[field.Name] = value
+		}
+		return json.Marshal(out, json.Deterministic(true))
+	case "text":
+		if f.Get("text") == "" {
+			return nil, failure.New(failure.Usage, `go back and write an answer; an empty text is "" as JSON`, "there is no answer")
+		}
+		return json.Marshal(f.Get("text"))
+	}
+	v := jsontext.Value(strings.TrimSpace(f.Get("text")))
+	if !v.IsValid() {
+		return nil, failure.New(failure.Usage, `text is JSON only in quotes, such as "blue"`, "the value is not JSON")
+	}
+	return v, nil
+}
+
+// current reads the thing of a form again. If it is not needed any more, the error says whose answer came first.
+func (s *Inspector) current(ctx context.Context, r *http.Request) (*standstill.Reason, error) {
+	f := r.PostForm
+	t := &standstill.Reason{
+		Run: f.Get("run"), Kind: f.Get("kind"), InterruptID: f.Get("interrupt"), Turn: int32(number(f.Get("turn"))), //nolint:gosec // a turn
+		ToolCallID: f.Get("call"), Occurrence: number(f.Get("occurrence")),
+	}
+	now, err := inbox.ReasonsOf(ctx, s.Fleet, t.Run)
+	if err != nil {
+		return nil, err
+	}
+	found := inbox.Find(t, now)
+	if found == nil {
+		return nil, s.late(ctx, t, nil)
+	}
+	if found.Kind != standstill.Quarantined && found.ID != f.Get("id") {
+		return nil, failure.New(failure.Conflict, "go back, read what is asked now, and answer that", "run %s asks something else by now", t.Run)
+	}
+	return found, nil
+}
+
+// late says whose answer came first. err is the refusal of the service, if there was one.
+func (s *Inspector) late(ctx context.Context, t *standstill.Reason, err error) error {
+	how, readErr := inbox.HowEnded(ctx, s.Fleet, t)
+	if readErr != nil && ctx.Err() != nil {
+		return readErr
+	}
+	return &failure.Error{Code: failure.Conflict, What: t.Run + ": " + how, Hint: "nothing was changed; see the run", Err: err}
+}
+
+// refused explains the refusal of an answer.
+func (s *Inspector) refused(ctx context.Context, t *standstill.Reason, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok {
+		return err
+	}
+	switch service.Code {
+	case schema.CodeConflict, schema.CodeUnknownInterrupt, schema.CodeNotInDoubt:
+		return s.late(ctx, t, err)
+	case schema.CodeInvalidAnswer:
+		if places := inbox.Problems(service); places != "" {
+			return &failure.Error{Code: failure.Usage, What: "the answer is not what run " + t.Run + " asks for: " + places, Hint: "go back and change it", Err: err}
+		}
+	default:
+	}
+	return err
+}
+
+func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said string, err error) {
+	t, err := s.current(ctx, r)
+	if err != nil {
+		return "", "", err
+	}
+	if t.Wait == nil {
+		return "", "", failure.New(failure.Usage, "settle it instead", "%s of run %s is no question", t.Kind, t.Run)
+	}
+	request := schema.InputRequest{InterruptID: t.InterruptID, EventID: t.Wait.Position.ID, Status: schema.InputResolved, By: s.By, RequestID: rand.Text()}
+	what := "answered"
+	switch do := r.PostForm.Get("do"); do {
+	case "allow", "deny":
+		request.Payload, err = inbox.Decision(do == "allow", r.PostForm.Get("reason"))
+		what = map[string]string{"allow": "allowed", "deny": "denied"}[do]
+	case "cancel":
+		request.Status, what = schema.InputCancelled, "called off"
+	default:
+		var fields []field
+		if r.PostForm.Get("as") == "fields" {
+			q, err := s.question(ctx, t)
+			if err != nil {
+				return "", "", err
+			}
+			fields = q.Fields
+		}
+		request.Payload, err = valueOf(r, fields)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if err := s.Fleet.CheckAnswer(ctx, t.Run, publisher.Input{InterruptID: t.InterruptID, Status: request.Status, Payload: []byte(request.Payload)}); err != nil {
+		if invalid, ok := errors.AsType[*publisher.InvalidAnswerError](err); ok && invalid.Said != nil {
+			err = invalid.Said
+		}
+		return "", "", s.refused(ctx, t, err)
+	}
+	var reply schema.ControlReply
+	if err := s.Fleet.Ask(ctx, schema.VerbInput, t.Run, request, &reply); err != nil {
+		return "", "", s.refused(ctx, t, err)
+	}
+	return "/needs-you", fmt.Sprintf("%s: %s, as %s.", t.Run, what, s.By), nil
+}
+
+func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said string, err error) {
+	t, err := s.current(ctx, r)
+	if err != nil {
+		return "", "", err
+	}
+	seen, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
+	if err != nil {
+		return "", "", failure.New(failure.Usage, "use one of the buttons", "the form does not name the attempt at the call")
+	}
+	request := schema.SettleRequest{CallKey: t.Key(), CallEpoch: schema.Epoch(seen), By: s.By, RequestID: rand.Text()}
+	switch how := r.PostForm.Get("do"); how {
+	case "decided":
+		request.How = schema.SettledDecided
+		if request.Result, err = valueOf(r, nil); err != nil {
+			return "", "", err
+		}
+	case "rerun":
+		request.How = schema.SettledRerun
+	case "abandoned":
+		request.How = schema.SettledAbandoned
+	default:
+		return "", "", failure.New(failure.Usage, "use one of the buttons", "%q is no way to settle a call", how)
+	}
+	var reply schema.ControlReply
+	if err := s.Fleet.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
+		return "", "", s.refused(ctx, t, err)
+	}
+	return "/needs-you", fmt.Sprintf("%s: call %s settled as %s, as %s.", t.Run, t.ToolCallID, request.How, s.By), nil
+}
+
+// mark marks the current point of a run.
+func (s *Inspector) mark(ctx context.Context, r *http.Request) (next, said string, err error) {
+	run, name := r.PathValue("run"), strings.TrimSpace(r.PostForm.Get("name"))
+	var reply schema.ControlReply
+	if err := s.Fleet.Ask(ctx, schema.VerbMark, run, schema.MarkRequest{Name: name, By: s.By, RequestID: rand.Text()}, &reply); err != nil {
+		return "", "", err
+	}
+	return runPath(run, "/state"), "Marked " + run + " as " + name + ".", nil
+}

@@ -1,0 +1,90 @@
+package standstill_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestOf_ARunThatGoesOn_HasNoReason(t *testing.T) {
+	t.Parallel()
+	for _, status := range []schema.Status{schema.StatusRunning, schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled} {
+		require.Empty(t, standstill.Of(&schema.Head{Run: "r", Status: status}, false, nil), status)
+	}
+}
+
+func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
+	t.Parallel()
+	wait := func(id, reason, event string) schema.OpenInterrupt {
+		return schema.OpenInterrupt{InterruptID: id, Reason: reason, Position: schema.Position{ID: event}}
+	}
+	h := &schema.Head{
+		Fleet: "default", Run: "r", Status: schema.StatusOrphaned, Epoch: 2, Counts: schema.Counts{Gaps: 1},
+		Interrupts: []schema.OpenInterrupt{wait("q", schema.WaitHumanInput, "e1"), wait("s", schema.WaitExternalSystem, "e2"), wait("d", schema.WaitToolInDoubt, "e3")},
+		OpenCalls:  []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "mail", Replay: schema.ReplayHold, InDoubt: true, Held: true, Since: "s"}},
+	}
+	reasons := standstill.Of(h, false, []schema.Overdue{{Turn: 1, LimitMS: 1 << 62}})
+	var kinds []string
+	needs, ids := 0, map[string]bool{}
+	for i := range reasons {
+		kinds = append(kinds, reasons[i].Kind)
+		ids[reasons[i].ID] = true
+		if reasons[i].NeedsPerson() {
+			needs++
+		}
+	}
+	require.Equal(t, []string{standstill.Waiting, standstill.Waiting, standstill.Held, standstill.Overdue, standstill.Incomplete}, kinds)
+	require.Len(t, ids, len(reasons))
+	require.Equal(t, 3, needs, "the question, the call, and what is missing")
+	require.Equal(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "for every reader")
+	h.Interrupts[0].Position.ID = "e4"
+	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "asked again under its id")
+	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, nil)[0].Kind)
+}
+
+func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
+	t.Parallel()
+	key := schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}
+	held := func(epoch schema.Epoch, asked string) string {
+		h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Name: "pay", InDoubt: true, Held: true, Since: "s", Epoch: epoch}}}
+		if asked != "" {
+			h.Interrupts = []schema.OpenInterrupt{{
+				InterruptID: "d", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c", Occurrence: 1, Position: schema.Position{ID: asked},
+			}}
+		}
+		return standstill.Of(h, false, nil)[0].ID
+	}
+	require.NotEqual(t, held(1, "e1"), held(1, "e2"), "its executor ran it again, and asks again")
+	require.NotEqual(t, held(1, ""), held(2, ""), "another executor ran it again, and fell silent")
+}
+
+func TestOf_HandoffNotTaken_IsAReasonOfEndedRunsToo(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{Run: "r", Agent: "coder", Status: schema.StatusCompleted, Handoffs: []schema.OpenHandoff{
+		{HandoffID: "a", Status: schema.HandoffStatusOffered, NextAgent: "reviewer", Since: "s", OfferHash: "1"},
+		{HandoffID: "b", Status: schema.HandoffStatusOffered, OfferHash: "2"},
+		{HandoffID: "c", Status: schema.HandoffStatusAccepted, ChildRun: "child", OfferHash: "3"},
+	}}
+	reasons := standstill.Of(h, false, nil)
+	require.Len(t, reasons, 2, "whether the child of an accepted one has begun its head does not say")
+	require.Equal(t, "offered: no executor of reviewer has taken hand-off a", reasons[0].Why)
+	require.Equal(t, "s", reasons[0].Since)
+	require.Equal(t, "offered: no executor of coder has taken hand-off b", reasons[1].Why)
+	require.NotEqual(t, reasons[0].ID, reasons[1].ID)
+	require.False(t, reasons[0].NeedsPerson(), "an executor of the agent ends it")
+	late := standstill.OfNotBegun(h, &h.Handoffs[2])
+	require.Equal(t, "accepted: run child, which carries out hand-off c, has not started", late.Why)
+	h.Handoffs[0].OfferHash = "4"
+	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "another offer under its id")
+}
+
+func TestOf_Quarantined_SaysTheLastError(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{Run: "r", Status: schema.StatusOrphaned, Stalled: 3}
+	require.Equal(t, "quarantined: 3 claims in a row made no progress", standstill.Of(h, true, nil)[0].Why)
+	h.LastError = &schema.Error{Type: "config", Message: "no such repository"}
+	require.Equal(t, "quarantined: 3 claims in a row made no progress; the last error: no such repository", standstill.Of(h, true, nil)[0].Why)
+}
