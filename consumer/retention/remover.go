@@ -184,7 +184,7 @@ func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) 
 		r.later(run, removeRetry) // the fold is about to come to run.erased, again
 		return nil
 	default:
-		return r.deps.Shard.Removals.Done(ctx, run, rev) // the log went back to before the removal
+		return r.unfolded(ctx, run, rev, folded)
 	}
 	ready, err := r.ready(ctx, c.Erased)
 	if errors.Is(err, errNoEvent) {
@@ -198,6 +198,40 @@ func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) 
 		return err
 	}
 	return r.settle(ctx, c.Erased, entry, rev)
+}
+
+// unfolded continues with a listed run whose checkpoint shows no removal, although the log is folded beyond the entry.
+// If the log went back to before the removal, nothing is to be removed. If it has the removal, a crash of the server
+// undid the checkpoint: the event is written again, and the fold comes to the run with it.
+func (r *Remover) unfolded(ctx context.Context, run string, rev schema.Revision, folded schema.StreamSequence) error {
+	keys, err := r.deps.Keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	last, there, err := eventlog.Last(ctx, r.deps.JS, r.deps.Shard.Names, run)
+	if err != nil {
+		return err
+	}
+	var removal *schema.Removal
+	if there {
+		removal = schema.Removes(keys, &last)
+	}
+	if removal == nil {
+		return r.deps.Shard.Removals.Done(ctx, run, rev)
+	}
+	if folded >= last.Stream {
+		return r.again(ctx, removal, &last)
+	}
+	r.later(run, removeRetry)
+	return nil
+}
+
+// again writes run.erased after the last message of a run, and schedules a check.
+func (r *Remover) again(ctx context.Context, removal *schema.Removal, last *schema.Record) error {
+	order := *removal
+	order.Position = schema.PositionOf(last) // the zero position if the log has nothing
+	r.later(removal.Run, removeRetry)
+	return Publish(ctx, r.deps.JS, r.deps.Shard, r.deps.Keys, r.cfg.Holder, &order, r.deps.Now())
 }
 
 // errNoEvent says that a checkpoint shows a removal, and the log has no run.erased for it.
@@ -223,13 +257,7 @@ func (r *Remover) ready(ctx context.Context, removal *schema.Removal) (bool, err
 			return false, fmt.Errorf("run %s: %w", removal.Run, errNoEvent)
 		}
 	}
-	again := *removal
-	again.Position = schema.PositionOf(&last) // the zero position if the log has nothing
-	if err := Publish(ctx, r.deps.JS, r.deps.Shard, r.deps.Keys, r.cfg.Holder, &again, r.deps.Now()); err != nil {
-		return false, err
-	}
-	r.later(removal.Run, removeRetry)
-	return false, nil
+	return false, r.again(ctx, removal, &last)
 }
 
 // Publish stores run.erased after the position of a removal. It returns [control.ErrRefused] if another event came

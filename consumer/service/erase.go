@@ -128,7 +128,8 @@ func (s *Service) removable(ctx context.Context, r *reader.Snapshot, why *remova
 }
 
 // unforked makes sure that no fork depends on a run. The id of a fork that marked its base and has not begun is taken
-// from it: with run.erased in its log it cannot begin any more.
+// from it: with run.erased in its log it cannot begin any more, also if the base stays after all because it continued
+// at this moment.
 func (s *Service) unforked(ctx context.Context, h *schema.Head, why *removal) error {
 	standing, unbegun, err := s.forksOf(ctx, h)
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Service) unforked(ctx context.Context, h *schema.Head, why *removal) er
 	}
 	for _, fork := range unbegun {
 		order := &schema.Removal{
-			Fleet: s.cfg.Fleet, Run: fork, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: "its base " + h.Run + " is removed", At: schema.FormatTime(s.now()),
+			Fleet: s.cfg.Fleet, Run: fork, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: "the removal of its base " + h.Run + " was requested", At: schema.FormatTime(s.now()),
 		}
 		if err := retention.Publish(ctx, s.js, s.routing.of(fork).Store, s.writer.keys, s.cfg.Name, order, s.now()); err != nil {
 			return fmt.Errorf("fork %s of run %s: %w", fork, h.Run, err) // it begins now, if it is refused

@@ -125,6 +125,30 @@ func TestRemoval_WorkerDiesAfterListing_NextContinues(t *testing.T) {
 	require.True(t, left.None(), "%+v", left)
 }
 
+// A crash of the server undoes the checkpoint that shows a removal, and keeps a later watermark.
+func TestRemoval_CheckpointUndone_RemovedByNextDaemon(t *testing.T) {
+	t.Parallel()
+	w, stop := erasing(t)
+	w.ended("run-1")
+	before, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	receipt := w.erase("run-1", false)
+	w.awaitUnlisted()
+	stop()
+	_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	res := w.Shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Revision: rev, Checkpoint: before}})
+	require.NoError(t, res[0].Err)
+	require.NoError(t, w.Shard.Removals.Add(t.Context(), "run-1", w.lastOf("run-1").Stream))
+	w.Fold(eraseSoon())
+	w.awaitUnlisted()
+	c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Equal(t, schema.StatusErased, c.Status)
+	left := w.left(&receipt)
+	require.True(t, left.None(), "%+v", left)
+}
+
 func TestRemoval_TwoRequestsAtOnce_OneReceipt(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
