@@ -68,8 +68,8 @@
 //
 // [Executor] claims runs and drives each in a goroutine of its own until its work returns. The table in
 // executorstates.go says what is published then; docs/first-agent.md explains how to write an executor. A claim whose
-// answer was lost is repeated with its request id: this process is alive, so the daemon would give the run to no other
-// executor.
+// answer was lost is not repeated: no heartbeat of this process lists the run, so the daemon orphans it, and an
+// executor claims it again.
 //
 //	             ┌─ work ──▶ completed, failed, cancelled         run.ended
 //	claimed,     │

@@ -117,8 +117,8 @@ func (h *Handoff) Check() (schema.HandoffCheck, error) {
 }
 
 // Data returns the data that Offer would publish. It includes data from the run's log: the tools used, the usage, the
-// runs that this one continues, and the artifacts among the files. A handle that keeps only the head adds less. The
-// result changes as the run continues.
+// runs that this one continues, and the artifacts among the files. The result changes as the run
+// continues.
 func (h *Handoff) Data() schema.HandoffOfferedData {
 	d := h.data
 	files := slices.Clone(d.Context.FilesModified)

@@ -303,7 +303,7 @@ func onceOf(parts ...string) string {
 
 // errNothingAccepted is the answer for a run id under which no valid event was published.
 func errNothingAccepted(run string) *schema.ServiceError {
-	return schema.Fail(schema.CodeNotFound, "Look at the fleet's dead letters: no valid event was published under this name.",
+	return schema.Fail(schema.CodeNotFound, "Every event under this name was refused: waymark verify "+run+" shows each with its reason.",
 		"run %s has no accepted event", run)
 }
 

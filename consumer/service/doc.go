@@ -1,8 +1,8 @@
 // Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, records, settle, claim, input,
-// cancel, handoff, mark, signal, retry, erase, cleanup, fleet, executors.
+// cancel, handoff, fork, mark, signal, erase, cleanup, fleet, executors.
 //
 //   - [Service]: the verbs, the queue of their requests, and the content of their answers. It reads, and writes only
-//     control events, barriers and orders to remove runs.
+//     control events and barriers. The event that removes a run is one of them.
 //   - [RetentionWorker]: it orders the removal of ended runs that the fleet's policy does not keep.
 //   - [Worker]: what a service needs of a fold worker in its own process.
 //

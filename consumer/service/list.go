@@ -161,7 +161,7 @@ func parsePlace(text, filter string, shards int) (listPlace, error) {
 	if p.Filter != filter {
 		return p, errors.New("a place of another list: send the same filter as for the previous page")
 	}
-	if len(p.Shards) > shards {
+	if len(p.Shards) != shards {
 		return p, fmt.Errorf("a place of %d shards, the fleet has %d", len(p.Shards), shards)
 	}
 	return p, nil

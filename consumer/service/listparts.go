@@ -107,7 +107,7 @@ func (l *listing) readLive(ctx context.Context) error {
 			// It belongs to the second part.
 		case s.Err != nil:
 			l.lines = append(l.lines, listLine{RunSummary: c.line, started: c.started})
-		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.top(c.shard):
+		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.place.Shards[c.shard].Top:
 			// It belongs to the second part.
 		case l.matchesHead(&s.Checkpoint.Head):
 			l.lines = append(l.lines, listLine{RunSummary: summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims), started: c.started})
@@ -117,19 +117,10 @@ func (l *listing) readLive(ctx context.Context) error {
 	return nil
 }
 
-// top is the last position of a shard's second part; a shard added since the list began has none.
-func (l *listing) top(shard int) schema.StreamSequence {
-	if shard < len(l.place.Shards) {
-		return l.place.Shards[shard].Top
-	}
-	return 0
-}
-
 // offerLive offers the live runs: from memory, or from the live index until that is in memory.
 func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
-		// A shard added at this moment has no run that the list must have.
-		if shard < len(l.shards) && l.matchesLive(e, started) {
+		if l.matchesLive(e, started) {
 			offer(liveCandidate(e, shard, started))
 		}
 	}) {
@@ -157,9 +148,6 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 // offerEnded offers the runs that have ended since the list began.
 func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 	for i, src := range l.shards {
-		if i >= len(l.place.Shards) {
-			continue // a shard added since then
-		}
 		q := l.query(&l.place.Shards[i])
 		q.From, q.Before, q.Limit = l.place.Shards[i].Mark, math.MaxInt64, maxEndedSince
 		for n := 0; q.Before > 0; {
@@ -262,7 +250,7 @@ func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
 		// The index entry is used.
 	case s.Checkpoint.Live(), s.Checkpoint.Status != e.Status, !l.matchesHead(&s.Checkpoint.Head):
 		e.Run = "" // it is live again, or has another entry
-	case s.Checkpoint.Position.Stream > max(e.Position, l.top(e.shard)):
+	case s.Checkpoint.Position.Stream > max(e.Position, l.place.Shards[e.shard].Top):
 		e.Run = "" // written to since the list began
 	default:
 		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
