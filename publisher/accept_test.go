@@ -292,7 +292,7 @@ func TestAccept_Repeated_Continues(t *testing.T) {
 				w.control("c1", 1, &schema.RunOrphanedData{Executor: "exec-2"})
 			}, by: "exec-2", epoch: 2,
 		},
-		"behind the start of the child, which was let go": {
+		"behind the start of the child, which was released": {
 			before: func(w *world, o publisher.Offer) {
 				accepted(w, o, "c1")
 				require.NoError(w.tb, begin(w, o, "exec-2", "c1").Interrupt(w.tb.Context(), "preempted"))

@@ -166,7 +166,7 @@ const (
 // handleSteps has the next stage for each stage and event: the only way in which a stage changes. A handle that has
 // ended stays so, with the first reason.
 var handleSteps = [handleStages][handleEvents]handleStage{
-	//                 stored        answered      unanswered        gone            let go
+	//                 stored        answered      unanswered        gone            released
 	handleStarting:   {handleUsable, handleStarting, handleUnresolved, handleLost, handleReleased},
 	handleUsable:     {handleUsable, handleUsable, handleUnresolved, handleLost, handleReleased},
 	handleUnresolved: {handleUnresolved, handleUsable, handleUnresolved, handleLost, handleReleased},

@@ -140,7 +140,7 @@ func TestInvocation_ToolAwaitsASignal_ModelIsShownIt(t *testing.T) {
 	require.Equal(t, []string{"user: write it", "assistant calls a wait{}", `tool a "A message has come."`, "user: Message \"note\" from ann:\nhello"}, m.sent()[1])
 }
 
-// The signal comes when the work has looked for signals and asked, and before the run is let go. No notice comes.
+// The signal comes when the work has looked for signals and asked, and before the run is released. No notice comes.
 func TestExecutor_SignalAsTheRunIsLetGo_WorkSeesIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

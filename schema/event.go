@@ -224,7 +224,7 @@ func ControlID(run string, epoch Epoch, nonce string) string {
 // FormatTime is the text of a time in an event: RFC 3339 in UTC with the digits it needs.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// ParseTime reads the text of a time in an event; text that is none is the zero time.
+// ParseTime reads the text of a time in an event; invalid text is the zero time.
 func ParseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text) // an error comes with the zero time
 	return t

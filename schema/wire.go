@@ -395,7 +395,7 @@ type RecordView struct {
 	Turn  int32 `json:"turn,omitzero"`
 	// Call that the event opened, began, closed, settled or gave evidence for.
 	Call *CallKey `json:"call,omitzero"`
-	// Event as a CloudEvent in structured mode; absent for what is none.
+	// Event as a CloudEvent in structured mode; absent for a message that is not an event.
 	Event jsontext.Value `json:"event,omitzero"`
 	// LeftOut are values of the data that are not in the reply; a path of "" is the whole data.
 	LeftOut []LeftOut `json:"left_out,omitzero"`

@@ -26,7 +26,7 @@ const (
 	NamesLeftOut
 )
 
-// Owner is what a metric's names are.
+// Owner says which names label a metric.
 type Owner int
 
 // Owners.

@@ -282,7 +282,7 @@ func (s *term) mend(ctx context.Context, id string) error {
 		return err
 	}
 	s.stats.LiveMended.Add(1)
-	s.log.Info().Str(logkey.Run, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
+	s.log.Info().Str(logkey.Run, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry repaired")
 	return nil
 }
 

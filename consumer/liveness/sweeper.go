@@ -68,7 +68,8 @@ type SweepStats struct {
 // Sweeper finds, tick by tick, the runs of a shard whose executor is gone or whose wait has expired, and writes that
 // into their log, after the last checkpointed event. If another event came first, there is nothing to do.
 //
-// It waits until the shard is folded, the index in, and heartbeats are heard. It has no timer and no goroutine per run: a tick goes through the live runs once.
+// It waits until the shard is folded, the index is loaded, and heartbeats arrive. It has no timer and no goroutine per
+// run: a tick goes through the live runs once.
 type Sweeper struct {
 	cfg  SweeperConfig
 	deps Deps

@@ -17,7 +17,7 @@ func (rd *Reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, 
 			"run %s is a fork of run %s, %s", run, base.Run, why)
 	}
 	if forks == schema.MaxBases {
-		return nil, nil, gone("which stands on too many others")
+		return nil, nil, gone("whose chain of bases is too long")
 	}
 	r, err := rd.Proven(ctx, base.Run, Content)
 	if errors.Is(err, ErrNoRun) {

@@ -20,7 +20,7 @@ func TestRecordPage_MoreThanFits_IsNotHeld(t *testing.T) {
 	for i := range int64(n) {
 		require.NoError(t, newest.add(view(i+1)))
 		require.LessOrEqual(t, len(newest.list), fit)
-		require.LessOrEqual(t, cap(newest.list), 4*fit, "what was let go of is not held")
+		require.LessOrEqual(t, cap(newest.list), 4*fit, "dropped records are not held")
 	}
 	require.EqualValues(t, n-fit+1, newest.list[0].Record)
 	first := recordPage{limit: fit*1000 + 100, head: 50, ahead: true}

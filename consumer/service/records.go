@@ -134,7 +134,7 @@ func (p *recordPage) read(ctx context.Context, rd *reader.Reader, from, through 
 	return err
 }
 
-// add adds a record, and lets go of those in front that fit no more. A page has one record at least.
+// add adds a record, and drops the oldest records that no longer fit. A page has one record at least.
 func (p *recordPage) add(v *schema.RecordView) error {
 	room, size := p.limit-p.head, sizeOfRecord(v)
 	if p.ahead && p.size+size > room && len(p.list) > 0 {

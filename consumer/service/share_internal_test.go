@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestClaims_WhoAskedOfLate_IsCalledTheLeastLoadedFirst(t *testing.T) {
+func TestClaims_RecentAsker_IsCalledTheLeastLoadedFirst(t *testing.T) {
 	t.Parallel()
 	now := fleettest.Noon
 	cfg := Config{}.withDefaults()

@@ -42,7 +42,7 @@ type Finding struct {
 	Sequence schema.Sequence `json:"sequence,omitzero"`
 	// Problem is the description for people.
 	Problem string `json:"problem"`
-	// Instead is what a recovery uses instead; empty if no copy has the missing data.
+	// Instead is the copy that recovery reads instead; empty if no copy has the missing data.
 	Instead string `json:"instead,omitzero"`
 }
 

@@ -54,7 +54,7 @@ func (r room) overBudget(lines int) []string {
 }
 
 // With -v it prints the sizes: the lines of each room, of all tests, and the words of the pages.
-func TestBudgets_EachRoom_IsWithinIts(t *testing.T) {
+func TestBudgets_Room_IsWithinItsBudget(t *testing.T) {
 	t.Parallel()
 	lines, tests, words := make([]int, len(rooms)), 0, 0
 	walk(t, func(name string) {

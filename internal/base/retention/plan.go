@@ -52,7 +52,7 @@ func (r *Run) Pending() (why schema.Why, detail string) {
 	case r.Unreadable:
 		return schema.WhyUnknown, "its stored data does not show its state"
 	case r.Waits > 0 || r.Status == schema.StatusWaiting:
-		return schema.WhyWaiting, inNumber(max(r.Waits, 1), "it waits for one thing", "it waits for %d things")
+		return schema.WhyWaiting, inNumber(max(r.Waits, 1), "it has one open wait", "it has %d open waits")
 	case r.InDoubt > 0:
 		return schema.WhyInDoubt, inNumber(r.InDoubt, "a call of it is in doubt or held: settle it", "%d of its calls are in doubt or held: settle them")
 	case !r.Status.Terminal():
@@ -114,7 +114,7 @@ func decide(r *Run, policy *schema.RetentionPolicy, now time.Time) (schema.Why, 
 	case age < keep:
 		return schema.WhyYoung, ""
 	case len(r.Forks) > 0:
-		return schema.WhyBase, "forks stand on it: " + list(r.Forks)
+		return schema.WhyBase, "it has forks: " + list(r.Forks)
 	default:
 		return schema.WhyAge, ""
 	}

@@ -2,8 +2,8 @@ package checker
 
 import "github.com/waymarkio/waymark/schema"
 
-// order: an event whose operation began after another one had ended stands behind everything that the other published
-// or saw. An executor that was told of a higher epoch was told after a takeover had begun.
+// order: an event whose operation began after another one had ended follows every event that the other published or
+// saw. An executor that was told of a higher epoch was told after a takeover had begun.
 func (c *runCheck) order() {
 	if c.damaged() {
 		return // the events between may be missing

@@ -57,7 +57,7 @@ type ExecutorSettings struct {
 	Leak string `json:"leak,omitzero"`
 }
 
-// leaveTimeout is how long an executor that stops tries to let go of each run.
+// leaveTimeout is how long an executor that stops tries to release each run.
 const leaveTimeout = 5 * time.Second
 
 // loader is an executor under load.

@@ -30,7 +30,7 @@ type Fleet interface {
 	HasKeys() bool
 	// CheckAnswer holds an answer against an encrypted question, as far as there are keys.
 	CheckAnswer(ctx context.Context, run string, in publisher.Input) error
-	// As calls use with the fleet as an executor of a name that keeps no run: what it takes over it lets go of.
+	// As calls use with a fleet handle of the executor name. It keeps no run: it releases each that it takes over.
 	As(ctx context.Context, name string, use func(*publisher.Fleet) error) error
 	// Observe calls changed with the run of each accepted event until stop is called, and refused if the server does not
 	// permit it.

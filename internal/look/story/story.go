@@ -153,7 +153,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 			}
 			return
 		}
-		s.say(&Beat{Kind: KindRun, What: "let go", Detail: d.Reason, At: when})
+		s.say(&Beat{Kind: KindRun, What: "released", Detail: d.Reason, At: when})
 	case *schema.RunEndedData:
 		s.end(d, when, at)
 	case *schema.RunCancelRequestedData:
