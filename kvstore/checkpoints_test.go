@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	ce "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -179,10 +180,12 @@ func TestCheckpoint_Republished_IsCloudEvent(t *testing.T) {
 		require.Equal(t, "run-1", e.Subject)
 		require.Equal(t, "2026-01-02T03:04:06.5Z", e.Time)
 		require.Equal(t, schema.Epoch(1), e.Epoch)
-		ce, err := e.CloudEvent()
+		structured, err := e.EncodeStructured()
 		require.NoError(t, err)
-		require.NoError(t, ce.Validate())
-		cp, err := schema.DecodeCheckpoint(ce.Data())
+		var sdk ce.Event
+		require.NoError(t, sdk.UnmarshalJSON(structured))
+		require.NoError(t, sdk.Validate())
+		cp, err := schema.DecodeCheckpoint(sdk.Data())
 		require.NoError(t, err)
 		require.EqualValues(t, 7+i, cp.Position.Stream)
 		require.Equal(t, msg.Data, next(t, all).Data, "nothing but the runs' own keys is announced")

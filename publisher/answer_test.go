@@ -53,7 +53,8 @@ func TestAnswer_Turn_IsThreeFacts(t *testing.T) {
 		"run.started", "turn.answered", "tool.returned", "tool.returned", "turn.answered", "tool.called", "tool.returned",
 	}, names(w.log("r1")))
 	s := w.requireSameFold(run)
-	require.True(t, s.Head.Clean())
+	require.False(t, s.Head.TurnOpen)
+	require.Empty(t, s.Head.OpenCalls)
 	require.Equal(t, int64(2), n.Load())
 }
 

@@ -44,7 +44,7 @@ func TestPolicy_MessageWithTheResultOfACallThatIsNotAllowed_IsRefused(t *testing
 	refused(run.Publish(t.Context(), &schema.TurnEndedData{Turn: 1, Messages: []schema.Message{user("x"), brings("c1", 0)}}, 1))
 	require.NoError(t, run.AddMessage(t.Context(), brings("c2", 0)))
 	require.NoError(t, run.AddMessage(t.Context(), brings("by the provider", 0)), "a call that is not recorded is none of the policy's")
-	require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleTool, Parts: []schema.Part{schema.ResponsePart("c1")}}))
+	require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "c1"}}}))
 	require.NoError(t, turn.Return(t.Context(), keys[1], publisher.ToolResult{Result: json.RawMessage(`"a b"`)}))
 	require.ErrorIs(t, turn.Begin(t.Context(), keys[2]), publisher.ErrToolFailed)
 	refused(run.Publish(t.Context(), &schema.TurnStartedData{Turn: 2, Messages: []schema.Message{brings("c1", 1)}}, 2))

@@ -40,7 +40,8 @@ func TestPublish_Run_StoredAsPublished(t *testing.T) {
 	require.Equal(t, []string{
 		"run.started", "turn.started", "turn.answered", "tool.returned", "tool.failed", "run.ended",
 	}, names(w.log("r1")))
-	require.True(t, s.Head.Clean())
+	require.False(t, s.Head.TurnOpen)
+	require.Empty(t, s.Head.OpenCalls)
 }
 
 func TestStart_IDTaken_Refused(t *testing.T) {

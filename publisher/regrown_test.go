@@ -32,7 +32,7 @@ func TestResume_LogBeginsAgain_Works(t *testing.T) {
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{
 		Fleet: "default", Run: "run-1", Number: 1, Events: len(records),
 		First: schema.PositionOf(&records[0]), Last: head.Position, DigestAfter: head.Digest,
-	}, frames)
+	}, nil, frames)
 	require.NoError(t, err)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func content(t *testing.T, agent string) (frames, segment, answer reply, head sc
 		info.Last, info.Events = schema.PositionOf(&rec), i+1
 	}
 	info.DigestAfter = head.Digest
-	stored, err := schema.EncodeSegment(info, buf)
+	stored, err := schema.EncodeSegment(info, nil, buf)
 	require.NoError(t, err)
 	first, err := json.Marshal(&schema.GetReply{Head: head, Complete: true, Gaps: []schema.Gap{}})
 	require.NoError(t, err)

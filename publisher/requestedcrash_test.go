@@ -186,7 +186,8 @@ func TestRequested_ParallelTools_Recorded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(9), n.Load())
 	s := w.requireSameFold(run)
-	require.True(t, s.Head.Clean())
+	require.False(t, s.Head.TurnOpen)
+	require.Empty(t, s.Head.OpenCalls)
 }
 
 // The same with a question that is still open: the next executor begins the call by Begin.

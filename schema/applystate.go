@@ -189,14 +189,6 @@ func (s *State) openTurn(turn int32, e *Event) *StateTurn {
 	return &s.Turns[len(s.Turns)-1]
 }
 
-// OpenTurn returns the turn that has not ended, or nil.
-func (s *State) OpenTurn() *StateTurn {
-	if n := len(s.Turns); n > 0 && s.Head.TurnOpen {
-		return &s.Turns[n-1]
-	}
-	return nil
-}
-
 func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	var t *StateTurn
 	if superseded && len(s.Turns) > 0 {

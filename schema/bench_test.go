@@ -108,13 +108,13 @@ func BenchmarkSegment(b *testing.B) {
 		frames = schema.AppendFrame(frames, &log[i])
 	}
 	info := schema.SegmentInfo{Fleet: "default", Run: "run-01hq3v8j5k", Number: 1, Events: len(log)}
-	stored, err := schema.EncodeSegment(info, frames)
+	stored, err := schema.EncodeSegment(info, nil, frames)
 	require.NoError(b, err)
 	b.Run("encode", func(b *testing.B) {
 		b.SetBytes(int64(len(frames)))
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := schema.EncodeSegment(info, frames); err != nil {
+			if _, err := schema.EncodeSegment(info, nil, frames); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -42,7 +42,7 @@ func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 		}
 		write(&schema.TurnEndedData{
 			Turn: turn, Usage: &schema.Usage{InputTokens: 900, OutputTokens: 80},
-			Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{schema.ResponsePart("toolu_01A"), schema.ResponsePart("toolu_01B")}}},
+			Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{responsePart("toolu_01A"), responsePart("toolu_01B")}}},
 		}, turn)
 		if turn%500 == 0 {
 			write(&schema.PhaseCompletedData{Phase: fmt.Sprintf("phase-%d", turn/500)}, turn)

@@ -65,18 +65,13 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	}
 }
 
-// Joined returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
-// filled in from the calls that they name. The state is not changed.
+// JoinedCalls returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
+// filled in from the calls that they name, and those calls, by message and part; nil where a part names none. The state
+// is not changed.
 //
 // A part names its call by id and, where given, by call_turn and occurrence. Without them, the k-th part of a turn
 // with an id means the k-th call of the turn with that id. If the message's turn has no such call, the latest earlier
 // turn with one is used.
-func (s *State) Joined() []StateMessage {
-	messages, _ := s.joined()
-	return messages
-}
-
-// JoinedCalls is Joined with the calls that the parts name, by message and part; nil where a part names none.
 func (s *State) JoinedCalls() ([]StateMessage, [][]*Call) {
 	out, named := s.joined()
 	calls := make([][]*Call, len(named))
@@ -94,7 +89,7 @@ type namedCall struct {
 	whole bool
 }
 
-// joined is Joined with the calls that the parts name, by message and part.
+// joined is JoinedCalls; it says of each call whether the part has the call's own content.
 func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 	find := s.callFinder()
 	out, named = slices.Clone(s.Messages), make([][]namedCall, len(s.Messages))

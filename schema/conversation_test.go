@@ -53,6 +53,11 @@ func result(id string) *schema.ToolReturnedData {
 	return &schema.ToolReturnedData{ToolCallID: id, Result: jsontext.Value(`"` + id + `"`)}
 }
 
+// responsePart is the part of a tool message that carries the response to call id.
+func responsePart(id string) schema.Part {
+	return schema.Part{Type: schema.PartToolCallResponse, ID: id}
+}
+
 // The results are recorded in another order than the calls, and a message comes between.
 func TestConversation_Results_FollowAskingMessage(t *testing.T) {
 	t.Parallel()
@@ -134,7 +139,7 @@ func TestConversation_ARecordedResponse_StaysWhereItIs(t *testing.T) {
 	mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: "a", Occurrence: 1, Result: jsontext.Value(`1`)}, 1))
 	mustApply(t, r.write(&schema.TurnEndedData{Turn: 1, Messages: []schema.Message{
 		say(schema.RoleUser, "look here"),
-		{Role: schema.RoleTool, Parts: []schema.Part{schema.ResponsePart("a"), schema.ResponsePart("b"), schema.ResponsePart("gone")}},
+		{Role: schema.RoleTool, Parts: []schema.Part{responsePart("a"), responsePart("b"), responsePart("gone")}},
 	}}, 1))
 	require.Equal(t, []string{
 		`assistant call a{"n":"a"} call b{"n":"b"} call a{"n":"a"}`, "tool result a2",
@@ -177,7 +182,7 @@ func TestConversation_OfACompactedRun_BeginsWithTheSummary(t *testing.T) {
 			mustApply(t, r.write(&schema.ContextCompactedData{Summary: "an earlier one", ThroughTurn: 1}, 0))
 		}
 	}
-	late := schema.ResponsePart("a")
+	late := responsePart("a")
 	late.CallTurn = 1
 	mustApply(t, r.write(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{late}}}, 0))
 	rest := []string{`assistant call a{"n":"a"}`, `tool result a"a"`, "user between"}

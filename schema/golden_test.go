@@ -99,10 +99,8 @@ func TestGolden_Events_SameInEveryMode(t *testing.T) {
 			back, err = schema.FromCloudEvent(sdk)
 			require.NoError(t, err)
 			require.Equal(t, g.ContentHash, back.ContentHash().String())
-			// And so does the event that we give to it.
-			handed, err := e.CloudEvent()
-			require.NoError(t, err)
-			encoded, err := handed.MarshalJSON()
+			// And its own encoding decodes to the same event.
+			encoded, err := sdk.MarshalJSON()
 			require.NoError(t, err)
 			back, err = schema.Decode(nil, encoded)
 			require.NoError(t, err)

@@ -365,9 +365,6 @@ func (h *Head) InDoubt() []OpenCall {
 	return calls
 }
 
-// Clean reports whether the run is at a clean boundary: no turn and no call is open.
-func (h *Head) Clean() bool { return !h.TurnOpen && len(h.OpenCalls) == 0 }
-
 // Complete reports whether no event of the run is known to be missing.
 func (h *Head) Complete() bool { return h.Counts.Gaps == 0 }
 

@@ -53,9 +53,9 @@ type Part struct {
 	CallTurn int32 `json:"call_turn,omitzero" check:"min=0"`
 	// Name of the tool, for tool_call.
 	Name string `json:"name,omitzero" content:"name"`
-	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Joined] fills it.
+	// Arguments of a tool_call. Empty when the event tool.called has them; [State.JoinedCalls] fills it.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
-	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
+	// Response of a tool_call_response. Empty when tool.returned has it; [State.JoinedCalls] fills it.
 	Response jsontext.Value `json:"response,omitzero" content:"large"`
 	// IsError says of a tool_call_response that the response is an error. Events need not have it, because their calls
 	// do; [State.Conversation] sets it.
@@ -82,9 +82,6 @@ func Reasoning(s string) Part { return Part{Type: PartReasoning, Content: &s} }
 
 // CallPart returns the part of an assistant message that asks for the call id of the named tool.
 func CallPart(id, name string) Part { return Part{Type: PartToolCall, ID: id, Name: name} }
-
-// ResponsePart returns the part of a tool message that carries the response to call id.
-func ResponsePart(id string) Part { return Part{Type: PartToolCallResponse, ID: id} }
 
 // Usage counts tokens, with the names of the OpenTelemetry GenAI conventions. A provider's further counters are kept
 // in Extra.

@@ -129,10 +129,11 @@ func TestBlobRef_LargeFields_Referenced(t *testing.T) {
 	r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "ls", Refs: []schema.Ref{ref("/arguments")}}, 1)
 	r.write(&schema.ToolReturnedData{ToolCallID: "c1", Refs: []schema.Ref{ref("/result")}}, 1)
 	require.Equal(t, []schema.Ref{ref("/arguments"), ref("/result")}, r.state.Calls[0].Refs)
-	require.False(t, r.head.Clean())
+	require.True(t, r.head.TurnOpen)
 	r.write(&schema.TurnEndedData{Turn: 1, Messages: many[:1], Refs: []schema.Ref{ref("/source"), ref("/messages/0/parts/0/content")}}, 1)
 	require.Equal(t, []schema.Ref{ref("/source")}, r.state.Turns[0].Ended.Refs)
 	require.Len(t, r.state.Messages[12].Refs, 1)
-	require.True(t, r.head.Clean())
+	require.False(t, r.head.TurnOpen)
+	require.Empty(t, r.head.OpenCalls)
 	require.True(t, r.head.Complete())
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	ce "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
@@ -84,7 +85,7 @@ func TestRegress_ManyHeaderLines_HaveFrame(t *testing.T) {
 }
 
 func TestRegress_SegmentDescription_Protected(t *testing.T) {
-	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "run1", Number: 1, Events: 3}, []byte("frames"))
+	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "run1", Number: 1, Events: 3}, nil, []byte("frames"))
 	require.NoError(t, err)
 	forged := []byte(strings.Replace(string(stored), `"run":"run1"`, `"run":"run2"`, 1))
 	_, err = schema.DecodeSegmentInfo(forged)
@@ -174,11 +175,16 @@ func TestRegress_DataNotObject_Refused(t *testing.T) {
 
 func TestRegress_CloudEventsSDK_BytesSurvive(t *testing.T) {
 	e := &schema.Event{ID: "1", Source: "/s", Type: "t", DataContentType: "application/octet-stream", Data: []byte{0xff, 0, 0xfe}}
-	out, err := e.CloudEvent()
+	structured, err := e.EncodeStructured()
 	require.NoError(t, err)
-	b, err := out.MarshalJSON()
+	var sdk ce.Event
+	require.NoError(t, sdk.UnmarshalJSON(structured))
+	back, err := schema.FromCloudEvent(sdk)
 	require.NoError(t, err)
-	back, err := schema.Decode(nil, b)
+	require.Equal(t, e.Data, back.Data)
+	b, err := sdk.MarshalJSON()
+	require.NoError(t, err)
+	back, err = schema.Decode(nil, b)
 	require.NoError(t, err)
 	require.Equal(t, e.Data, back.Data)
 }

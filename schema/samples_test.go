@@ -56,7 +56,7 @@ func plausible() []schema.Data {
 			FinishReasons: []string{"tool_calls"}, ResponseID: "resp-1", Model: "m-2026", Usage: usage, DurationMS: 1200, Source: []byte(`{"raw":null}`),
 		},
 		&schema.TurnEndedData{
-			Turn: 1, Messages: []schema.Message{{Role: "tool", Parts: []schema.Part{schema.ResponsePart("c1")}}},
+			Turn: 1, Messages: []schema.Message{{Role: "tool", Parts: []schema.Part{responsePart("c1")}}},
 			Usage: usage, Error: failure,
 		},
 		&schema.MessageAddedData{Message: assistantMessage(

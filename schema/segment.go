@@ -72,15 +72,10 @@ var segmentDecoders = sync.Pool{New: func() any {
 	return dec
 }}
 
-// EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames
-// compressed with zstd. It sets Format, RawBytes, Keyframe and Sum.
-func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
-	return EncodeKeyed(info, nil, frames)
-}
-
-// EncodeKeyed is [EncodeSegment] with a keyframe: the run's head behind the segment's last event, nil for none. A keyframe that is too large
-// is left out.
-func EncodeKeyed(info SegmentInfo, head *Head, frames []byte) ([]byte, error) {
+// EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames compressed with
+// zstd, and a keyframe: the run's head behind the segment's last event, nil for none. A keyframe that is too large is
+// left out. It sets Format, RawBytes, Keyframe and Sum.
+func EncodeSegment(info SegmentInfo, head *Head, frames []byte) ([]byte, error) {
 	if len(frames) > MaxSegmentRaw {
 		return nil, fmt.Errorf("segment %d of run %s: %d bytes of frames, at most %d", info.Number, info.Run, len(frames), MaxSegmentRaw)
 	}

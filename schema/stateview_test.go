@@ -103,7 +103,7 @@ func TestStateView_UnknownMembersNamedLikeItsOwn_AreNoDuplicates(t *testing.T) {
 	r.start()
 	m := say(schema.RoleUser, "task")
 	m.Extra = jsontext.Value(`{"turn":7,"event_id":"x","epoch":9,"time":"t","refs":[],"mine":1.0}`)
-	response := schema.ResponsePart("a")
+	response := responsePart("a")
 	response.Extra = jsontext.Value(`{"is_error":false}`)
 	mustApply(t, r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{m}}, 1))
 	mustApply(t, r.write(asks(1, pure("a")), 1))

@@ -38,7 +38,7 @@ func TestStored_Frames_RoundTrip(t *testing.T) {
 			frames = schema.AppendFrame(frames, &records[i])
 		}
 		info, stored := schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 3, Events: len(records)}, []byte(nil)
-		stored, err := schema.EncodeSegment(info, frames)
+		stored, err := schema.EncodeSegment(info, nil, frames)
 		require.NoError(t, err)
 		back, unpacked, err := schema.DecodeSegment(stored)
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func anySegment(tb testing.TB) []byte {
 		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body) //nolint:gosec // a small count
 		frames = schema.AppendFrame(frames, &rec)
 	}
-	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8}, frames)
+	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8}, nil, frames)
 	require.NoError(tb, err)
 	return stored
 }
@@ -82,7 +82,7 @@ func keyedSegment(tb testing.TB) []byte {
 		head.Apply(schema.NoKeys, &rec)
 		return true
 	}))
-	stored, err := schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8, DigestAfter: head.Digest}, &head, frames)
+	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8, DigestAfter: head.Digest}, &head, frames)
 	require.NoError(tb, err)
 	return stored
 }
@@ -116,14 +116,14 @@ func TestKeyframe_TooLargeOrOfAnotherPlace_IsNone(t *testing.T) {
 		sum := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
 		head.OpenCalls = append(head.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{ToolCallID: hex.EncodeToString(sum[:])}})
 	}
-	stored, err := schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &head, nil)
+	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &head, nil)
 	require.NoError(t, err)
 	info, got, err := schema.DecodeKeyframe(stored)
 	require.NoError(t, err)
 	require.Nil(t, got)
 	require.Zero(t, info.Keyframe)
 	other := schema.NewHead("f", "r2")
-	stored, err = schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &other, nil)
+	stored, err = schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &other, nil)
 	require.NoError(t, err)
 	_, _, err = schema.DecodeKeyframe(stored)
 	require.ErrorIs(t, err, schema.ErrCorrupt)
@@ -227,7 +227,7 @@ func TestStored_DecompressionBomb_Refused(t *testing.T) {
 	_, frames, err := schema.DecodeSegment(sealedSegment(`{"format":3,"raw_bytes":6`, small))
 	require.NoError(t, err)
 	require.Equal(t, "frames", string(frames))
-	_, err = schema.EncodeSegment(schema.SegmentInfo{}, make([]byte, schema.MaxSegmentRaw+1))
+	_, err = schema.EncodeSegment(schema.SegmentInfo{}, nil, make([]byte, schema.MaxSegmentRaw+1))
 	require.ErrorContains(t, err, "at most")
 }
 

@@ -450,7 +450,8 @@ func (tr *transcript) member(name string) []string {
 
 func (tr *transcript) messages() []string {
 	var out []string
-	for _, m := range tr.state.Joined() {
+	joined, _ := tr.state.JoinedCalls()
+	for _, m := range joined {
 		line := fmt.Sprintf("turn %d %s:", m.Turn, m.Role)
 		for _, p := range m.Parts {
 			switch p.Type {

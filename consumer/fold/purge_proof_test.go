@@ -73,7 +73,7 @@ func (w *tampered) put(n int, stored []byte) {
 
 func (w *tampered) encode(info schema.SegmentInfo, frames []byte) []byte {
 	w.TB.Helper()
-	stored, err := schema.EncodeSegment(info, frames)
+	stored, err := schema.EncodeSegment(info, nil, frames)
 	require.NoError(w.TB, err)
 	return stored
 }

@@ -149,7 +149,7 @@ func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position
 		Fleet: x.names.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.head.Digest,
 	}
-	stored, err := schema.EncodeKeyed(info, &k.head, frames)
+	stored, err := schema.EncodeSegment(info, &k.head, frames)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func segmentOf(x *foldtest.Writer, events int, before string) []byte {
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{
 		Fleet: "default", Run: x.Run.Run, Number: 1, Events: events, First: schema.PositionOf(&x.Acked[0]), Last: schema.PositionOf(&x.Acked[events-1]),
 		DigestBefore: before, DigestAfter: h.Digest,
-	}, frames)
+	}, nil, frames)
 	require.NoError(x.World.TB, err)
 	return stored
 }

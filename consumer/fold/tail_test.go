@@ -73,7 +73,7 @@ func timeless(t *testing.T, stored []byte) []byte {
 		bare = schema.AppendFrame(bare, &rec)
 		return true
 	}))
-	again, err := schema.EncodeSegment(info, bare)
+	again, err := schema.EncodeSegment(info, nil, bare)
 	require.NoError(t, err)
 	return again
 }

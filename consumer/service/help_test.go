@@ -327,7 +327,7 @@ func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int
 			head.Apply(schema.NoKeys, &x.Acked[i])
 		}
 		info.DigestAfter = head.Digest
-		stored, err := schema.EncodeKeyed(info, &head, frames)
+		stored, err := schema.EncodeSegment(info, &head, frames)
 		require.NoError(w.TB, err)
 		require.NoError(w.TB, w.Shard.Segments.Create(w.TB.Context(), x.Run.Run, info.Number, stored))
 		index = schema.SegmentIndex{

@@ -72,7 +72,7 @@ func (m *mover) seal(to int) {
 		m.head.Apply(schema.NoKeys, &m.x.Acked[m.n])
 	}
 	info.DigestAfter = m.head.Digest
-	stored, err := schema.EncodeSegment(info, frames)
+	stored, err := schema.EncodeSegment(info, nil, frames)
 	require.NoError(m.w.TB, err)
 	require.NoError(m.w.TB, m.w.Shard.Segments.Create(m.w.TB.Context(), m.x.Run.Run, info.Number, stored))
 	m.index = schema.SegmentIndex{

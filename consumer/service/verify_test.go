@@ -385,7 +385,7 @@ func TestVerify_KeyframeOfAnotherFold_IsFound(t *testing.T) {
 	_, head, err := schema.DecodeKeyframe(stored)
 	require.NoError(t, err)
 	head.Turn++
-	stored, err = schema.EncodeKeyed(info, head, frames)
+	stored, err = schema.EncodeSegment(info, head, frames)
 	require.NoError(t, err)
 	_, rev, err := w.Shard.Segments.Examine(t.Context(), "run-1", 2)
 	require.NoError(t, err)

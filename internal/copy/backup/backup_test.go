@@ -219,7 +219,7 @@ func (w *world) seal(x *writer, number, from, to int) {
 		h.Apply(schema.NoKeys, &x.acked[from+i])
 	}
 	info.DigestAfter = h.Digest
-	stored, err := schema.EncodeSegment(info, frames)
+	stored, err := schema.EncodeSegment(info, nil, frames)
 	require.NoError(w.tb, err)
 	require.NoError(w.tb, w.shard(x.names.Shard).Segments.Create(w.tb.Context(), x.run.Run, number, stored))
 }
