@@ -135,7 +135,7 @@ func TestEndedIndex_PutAgain_MovesToTheTop(t *testing.T) {
 func TestEndedIndex_ReplicaBehind_LeaderAddsEntries(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	js, freeze, _ := behind(t, b)
+	js, freeze := behind(t, b)
 	cps := openShard(t, js, "alpha").Checkpoints
 	putEnded(t, b, 5, 7)
 	freeze()

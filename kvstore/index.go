@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -147,37 +146,4 @@ func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upT
 		}
 	}
 	return list, upTo, nil
-}
-
-// OfFresh is [Checkpoints.Of] with the leader's data: from a replica that has all of it, or from the leader.
-func (c *Checkpoints) OfFresh(ctx context.Context, runs []string) ([]Stored, error) {
-	_, latest, err := c.span(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list, upTo, err := c.Of(ctx, runs)
-	if err == nil && (upTo >= latest || len(runs) == 0) {
-		return list, nil
-	}
-	list = make([]Stored, len(runs))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(liveInFlight)
-	for i, run := range runs {
-		group.Go(func() error {
-			e, err := c.bucket.getFresh(ctx, run)
-			switch {
-			case errors.Is(err, ErrNotFound):
-				list[i] = Stored{Run: run, Err: fmt.Errorf("checkpoint of run %s: %w", run, err)}
-			case err != nil:
-				return fmt.Errorf("read checkpoint of run %s: %w", run, err)
-			default:
-				list[i] = c.stored(run, e)
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return list, nil
 }

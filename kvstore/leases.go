@@ -131,14 +131,9 @@ func checkLeaseName(name string) error {
 
 // Acquire takes the lease if it is free, or if its holder was not seen to renew it for its time to live. So the first
 // call on a held lease only begins to watch, and returns [ErrHeld] as a [*HeldError]. Call it again at intervals well
-// below the time to live. now is the time before the call. On our own lease it renews.
-func (l *Lease) Acquire(ctx context.Context, now time.Time) error {
-	return l.AcquireAfter(ctx, now, 0)
-}
-
-// AcquireAfter is Acquire for a process that should not be the first to take the lease: it leaves a free lease, or
-// one whose holder fell silent, to others for the given time, and takes it then.
-func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Duration) error {
+// below the time to live. now is the time before the call. A process that should not be the first to take the lease
+// leaves a free one, or one whose holder fell silent, to others for the given time. On our own lease it renews.
+func (l *Lease) Acquire(ctx context.Context, now time.Time, others time.Duration) error {
 	if l.held != 0 {
 		return l.Renew(ctx, now)
 	}
@@ -269,23 +264,6 @@ func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, e
 // its time to live ago. The rest is for clocks that run at different speeds.
 func (l *Lease) Valid(now time.Time) bool {
 	return l.held != 0 && now.Sub(l.renewed) < l.cfg.TTL-l.cfg.TTL/8
-}
-
-// Stands checks with the leader that no other process has taken the lease; a new holder takes it before it begins the
-// work. Read the revision to replace, then call Stands, then put by compare-and-set: the put fails if a later holder
-// has written there. It returns [ErrLeaseLost], and may be called concurrently with the other methods.
-func (l *Lease) Stands(ctx context.Context) error {
-	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
-	if errors.Is(err, ErrNotFound) {
-		return l.wrap("look at", ErrLeaseLost)
-	}
-	if err != nil {
-		return l.wrap("look at", err)
-	}
-	if v, err := decodeLease(e.value); err != nil || v.Nonce != l.nonce {
-		return l.wrap("look at", errors.Join(ErrLeaseLost, err))
-	}
-	return nil
 }
 
 // Release gives the lease up, so that the next Acquire of any process gets it at once. It returns [ErrLeaseLost] if

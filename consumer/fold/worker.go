@@ -395,7 +395,7 @@ func (f *Worker) acquire(ctx context.Context) (*kvstore.Lease, error) {
 		f.beat()
 		delay := share.delay(shard)
 		err := share.try(func() error {
-			err := lease.AcquireAfter(ctx, f.now(), share.delay(shard))
+			err := lease.Acquire(ctx, f.now(), share.delay(shard))
 			if err == nil {
 				share.saw(shard, f.cfg.Holder)
 			}
