@@ -42,9 +42,6 @@ type Config struct {
 	// and shard, MaxClaims, and the shared parts.
 	Requests service.Config
 	Worker   fold.Config
-	// RetainEvery is the interval at which ended runs are compared with the fleet's policy. Default
-	// [DefaultRetainEvery].
-	RetainEvery time.Duration
 	// Opened is called for each shard before the daemon folds it. May be nil.
 	Opened func(shard int, f *fold.Worker)
 	// Changed is called with changed settings of the fleet before they are applied. May be nil.
@@ -61,9 +58,6 @@ func (c *Config) Validate() error {
 	}
 	if c.Service == nil {
 		return fmt.Errorf("%w: Service is nil", service.ErrConfig)
-	}
-	if c.RetainEvery < 0 {
-		return fmt.Errorf("%w: RetainEvery is %s, use 0 or more", service.ErrConfig, c.RetainEvery)
 	}
 	return nil
 }
@@ -139,7 +133,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		return d, nil
 	}
 	d.activity = activity.New(cfg.Fleet)
-	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
+	d.retention = service.NewRetentionWorker(d.service, d.leads, service.DefaultRetainEvery, log)
 	if !cfg.Alone {
 		d.share = fold.NewShare(cfg.Name, settings.Shards, cfg.Worker.LeaseTTL, now)
 	}

@@ -28,7 +28,6 @@ func TestDaemonConfig_FieldThatCannotBeUsed_IsNamed(t *testing.T) {
 		{"Fleet", func(c *consumer.Config) { c.Fleet = "a b" }},
 		{"Name", func(c *consumer.Config) { c.Name = "" }},
 		{"Service", func(c *consumer.Config) { c.Service = nil }},
-		{"RetainEvery", func(c *consumer.Config) { c.RetainEvery = -time.Second }},
 	} {
 		cfg := consumer.Config{Fleet: "default", Name: "daemon", Service: js}
 		require.NoError(t, cfg.Validate())

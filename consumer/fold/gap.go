@@ -48,7 +48,6 @@ func (s *term) fillGap(ctx context.Context, r *run, a *message, fold func(*messa
 			r.confirmed = gapAt(&r.head)
 			return nil
 		}
-		s.stats.GapsFilled.Add(1)
 		s.log.Error().Str(logkey.Run, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
 			Msg("a replica of the log does not have an event that its leader has")
 		missed := &message{Arrived: eventlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}

@@ -53,7 +53,6 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 	for i, r := range runs {
 		r.index = next[i]
 	}
-	s.stats.IndexPuts.Add(int64(len(puts)))
 	return nil
 }
 

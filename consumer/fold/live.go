@@ -50,7 +50,6 @@ func (r *run) enter() {
 // liveIndex is the live index of a shard during a term: entries of the runs that may need an executor.
 type liveIndex struct {
 	shard *kvstore.Shard
-	stats *Stats
 	now   func() time.Time
 	log   zerolog.Logger
 	// marks are delete markers that are still to be purged, oldest first. Only the folding goroutine uses them.
@@ -83,7 +82,6 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 	for i, rev := range revisions {
 		if rev != 0 {
 			of[i].live, of[i].liveRev = &puts[i].Live, rev
-			x.stats.LivePuts.Add(1)
 		}
 	}
 	return lost(err)
@@ -135,7 +133,6 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
 			// Another worker put it again: this one was paused.
-			x.stats.LiveConflicts.Add(1)
 			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put again")
 		case res.Err != nil:
 			return res.Err
@@ -281,7 +278,6 @@ func (s *term) mend(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	s.stats.LiveMended.Add(1)
 	s.log.Info().Str(logkey.Run, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry repaired")
 	return nil
 }

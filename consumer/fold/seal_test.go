@@ -67,7 +67,7 @@ func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextWorker(t *testing.T) {
 	w.RequireWhole(x, c)
 	require.Less(t, len(w.Log("run-1")), len(x.Acked), "events are in the segment alone")
 	close(hold)
-	require.Eventually(t, func() bool { return a.Stats().Conflicts.Load() > 0 }, time.Minute, time.Millisecond, "its batch ended, and the next fold worker has won")
+	require.Eventually(t, func() bool { return a.Stats().Failures.Load() > 0 }, time.Minute, time.Millisecond, "its batch ended, and the next fold worker has won")
 	w.RequireWhole(x, c)
 }
 

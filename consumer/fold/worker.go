@@ -50,19 +50,12 @@ type Stats struct {
 	Purge purge.Stats
 	// Failures that ended a term, including the two below.
 	Failures atomic.Int64
-	// LivePuts counts entries put into the live index, LiveMended repaired ones, and LiveConflicts those that stayed
-	// because they were put again before their deletion.
-	LivePuts, LiveMended, LiveConflicts atomic.Int64
-	// IndexPuts counts entries put into the index of runs.
-	IndexPuts atomic.Int64
 	// Sweep counts runs orphaned and waits expired.
 	Sweep liveness.SweepStats
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
-	// GapsFilled counts the events that the worker's replica left out, and the leader had.
-	GapsFilled atomic.Int64
-	// Batches committed; Conflicts lost to another worker; Regressions of the log; Rebuilds of a run.
-	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
+	// Batches committed; Regressions of the log; Rebuilds of a run.
+	Batches, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
 	Position atomic.Uint64
 	// Boundaries accepted, and those followed by a checkpoint, without the counts of earlier workers.
@@ -183,7 +176,6 @@ func (f *Worker) Run(ctx context.Context) error {
 		f.stats.Failures.Add(1)
 		switch {
 		case errors.Is(err, errSuperseded):
-			f.stats.Conflicts.Add(1)
 			f.log.Warn().Err(err).Msg("another fold worker won, standing by")
 		case errors.Is(err, errRegressed):
 			f.stats.Regressions.Add(1)
@@ -288,7 +280,7 @@ func (f *Worker) newTerm() *term {
 		safeMark:  safeMark{after: f.cfg.SafeAfter},
 		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
 		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
-		live:      liveIndex{shard: f.shard, stats: &f.stats, now: f.now, log: f.log},
+		live:      liveIndex{shard: f.shard, now: f.now, log: f.log},
 		announcer: announcer{nc: f.nc, fleet: f.cfg.Fleet, holder: f.cfg.Holder, maxClaims: f.cfg.MaxClaims, stats: &f.stats, now: f.now, log: f.log},
 	}
 	s.sealer.refold = s.refold

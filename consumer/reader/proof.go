@@ -83,7 +83,6 @@ func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Wa
 		if o.fromLeader || !errors.Is(err, eventlog.ErrStale) {
 			return nil, err
 		}
-		rd.stats.StaleAnswers.Add(1)
 	}
 }
 
@@ -122,7 +121,6 @@ func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (sche
 			}
 		}
 		// This replica lags. Another may answer the next time.
-		rd.stats.StaleAnswers.Add(1)
 		if err := pause.For(ctx, backoff); err != nil {
 			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.At, eventlog.ErrStale, err)
 		}
@@ -157,7 +155,6 @@ func (rd *Reader) Advance(ctx context.Context, r *Snapshot, to schema.StreamSequ
 		case err != nil && (errors.Is(err, eventlog.ErrStop) || !transient(err)):
 			return schema.Verdict{}, nil
 		}
-		rd.stats.StaleAnswers.Add(1)
 		if perr := pause.For(ctx, backoff); perr != nil {
 			return schema.Verdict{}, fmt.Errorf("read back event %d of run %s: %w: %w", to, r.Run, perr, errors.Join(err, eventlog.ErrStale))
 		}

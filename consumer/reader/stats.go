@@ -6,8 +6,6 @@ import "sync/atomic"
 type Stats struct {
 	// Barriers published; Waiters are requests that wait for one now.
 	Barriers, Waiters atomic.Int64
-	// StaleAnswers were older than a barrier and asked for again.
-	StaleAnswers atomic.Int64
 	// FoldsFromScratch are reads without a checkpoint. CorruptCheckpoints and CorruptSegments were found during
 	// reads.
 	FoldsFromScratch, CorruptCheckpoints, CorruptSegments atomic.Int64

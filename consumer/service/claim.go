@@ -193,7 +193,6 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest) (*schema.C
 	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims}
 	if run, epoch, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
 		_, total := s.liveRuns.Claimable(s.now(), want)
-		s.stats.ClaimsRepeated.Add(1)
 		return &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: total + 1}, nil
 	}
 	total := 0
@@ -201,12 +200,10 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest) (*schema.C
 		var candidates []schema.Live
 		candidates, total = s.liveRuns.Claimable(s.now(), want)
 		if s.yields(req, candidates) {
-			s.stats.ClaimsYielded.Add(1)
 			return &schema.ClaimReply{Claimable: total, RetryAfterMS: yieldFor.Milliseconds()}, nil
 		}
 		run, ok := s.claims.reserve(req, candidates)
 		if !ok && total == 0 {
-			s.stats.ClaimsEmpty.Add(1)
 			return &schema.ClaimReply{RetryAfterMS: jitter(claimIdle).Milliseconds()}, nil
 		}
 		if !ok {
@@ -237,7 +234,6 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest) (*schema.C
 		}
 		s.stats.ClaimsLost.Add(1)
 	}
-	s.stats.ClaimsEmpty.Add(1)
 	return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
 }
 
@@ -275,7 +271,6 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		again, refusal := s.writer.judge(r, rr)
 		switch {
 		case again:
-			s.stats.Continued.Add(1)
 			return r.Head.Epoch, true, nil
 		case refusal != nil:
 			return 0, false, nil

@@ -105,7 +105,6 @@ func TestClaim_Order_OwnRunsThenOldest(t *testing.T) {
 	require.Less(t, r.RetryAfterMS, int64(2000))
 	s := w.svc.Stats()
 	require.EqualValues(t, 3, s.ClaimsGiven.Load())
-	require.EqualValues(t, 1, s.ClaimsEmpty.Load())
 	require.EqualValues(t, 4, s.Claims.Load())
 }
 
@@ -146,7 +145,6 @@ func TestClaim_ThenRecover_ContinuesEpoch(t *testing.T) {
 	require.Equal(t, 1, reply.Head.Stalled)
 	require.Len(t, a.records(t), len(x.Acked)+1)
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
-	require.EqualValues(t, 1, w.svc.Stats().Continued.Load())
 }
 
 func TestClaim_Repeated_SameRun(t *testing.T) {
@@ -158,7 +156,6 @@ func TestClaim_Repeated_SameRun(t *testing.T) {
 	req := claimFor("executor-2")
 	first := w.claim(req)
 	require.Equal(t, first, w.claim(req))
-	require.EqualValues(t, 1, w.svc.Stats().ClaimsRepeated.Load())
 	same := req
 	same.Executor = "executor-3"
 	require.NotEqual(t, first.Run, w.claim(same).Run, "another executor's request")

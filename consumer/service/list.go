@@ -407,7 +407,6 @@ func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) ([]
 		if err != nil || upTo == 0 || upTo >= l.newest[shard] {
 			return list, err
 		}
-		l.svc.stats.StaleAnswers.Add(1)
 		if err := pause.For(ctx, wait); err != nil {
 			return nil, err
 		}

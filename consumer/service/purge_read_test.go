@@ -189,7 +189,7 @@ func TestRead_LogMovedMeanwhile_Exact(t *testing.T) {
 	stats := w.svc.Stats()
 	require.Zero(t, stats.Holes.Load(), "no hole was said")
 	require.Zero(t, stats.Regressions.Load(), "no regression was said")
-	t.Logf("stale answers %d, folds from scratch %d", stats.StaleAnswers.Load(), stats.FoldsFromScratch.Load())
+	t.Logf("folds from scratch %d", stats.FoldsFromScratch.Load())
 }
 
 // However often events are moved, a moved event is never taken for lost.

@@ -70,9 +70,6 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			if err := prepare(r); err != nil {
 				return nil, err
 			}
-			if !rewound {
-				w.stats.Continued.Add(1)
-			}
 			return r, nil
 		}
 		if err := prepare(r); err != nil {

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -27,10 +26,9 @@ type RetentionWorker struct {
 	log   zerolog.Logger
 }
 
-// NewRetentionWorker returns the worker of a service's fleet; leads tells whether this daemon folds a shard. every is
-// the interval, 0 means [DefaultRetainEvery].
+// NewRetentionWorker returns the worker of a service's fleet; leads tells whether this daemon folds a shard.
+// every is the interval.
 func NewRetentionWorker(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *RetentionWorker {
-	every = cmp.Or(every, DefaultRetainEvery)
 	return &RetentionWorker{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
 }
 

@@ -43,7 +43,6 @@ func TestClaim_AnotherWaitsWithFewerInHand_CallsItAndYields(t *testing.T) {
 	for len(told) > 0 {
 		require.NotEqual(t, schema.NoticeSubject("default", "other"), (<-told).Subject, "it serves another agent")
 	}
-	require.EqualValues(t, 1, w.svc.Stats().ClaimsYielded.Load())
 }
 
 func TestClaim_TheOneWithFewerDoesNotCome_IsGiven(t *testing.T) {
@@ -54,7 +53,14 @@ func TestClaim_TheOneWithFewerDoesNotCome_IsGiven(t *testing.T) {
 	require.Empty(t, w.claim(claimFor("deaf")).Run)
 	w.orphan("run-2", "gone", 9)
 	began := time.Now()
-	require.Eventually(t, func() bool { return w.claim(claimFor("busy")).Run == "run-2" }, time.Minute, 5*time.Millisecond)
+	yielded := 0
+	require.Eventually(t, func() bool {
+		reply := w.claim(claimFor("busy"))
+		if reply.Run == "" && reply.Claimable == 1 {
+			yielded++
+		}
+		return reply.Run == "run-2"
+	}, time.Minute, 5*time.Millisecond)
 	require.Less(t, time.Since(began), 2*time.Second, "not the age of the run, but the silence of the other one")
-	require.Positive(t, w.svc.Stats().ClaimsYielded.Load())
+	require.Positive(t, yielded)
 }

@@ -13,12 +13,11 @@ type Stats struct {
 	reader.Stats
 	// Requests received, by verb.
 	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
-	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.
-	Takeovers, Continued atomic.Int64
-	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the run of an earlier try. ClaimsEmpty found
-	// none, ClaimsLimited came when the rate was used up, and ClaimsYielded left runs to executors with fewer active
-	// ones. ClaimsLost are runs that another executor was found to have, or that could not be read.
-	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsYielded, ClaimsLost atomic.Int64
+	// Takeovers are epochs opened.
+	Takeovers atomic.Int64
+	// ClaimsGiven are claims answered with a run; ClaimsLimited came when the rate was used up. ClaimsLost are runs that
+	// another executor was found to have, or that could not be read.
+	ClaimsGiven, ClaimsLimited, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
 	// ClientsGone did not receive or acknowledge their replies.
