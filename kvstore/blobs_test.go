@@ -126,8 +126,8 @@ func (b *bench) mark(tb testing.TB, run string) {
 func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
 	tb.Helper()
 	b.mark(tb, run)
-	require.NoError(tb, b.shard.Remove(tb.Context(), run, nil, b.found(tb, run)))
-	left, err := b.shard.Left(tb.Context(), run, nil, b.found(tb, run), true)
+	require.NoError(tb, b.shard.Remove(tb.Context(), schema.NoKeys, run, nil, b.found(tb, run)))
+	left, err := b.shard.Left(tb.Context(), schema.NoKeys, run, nil, b.found(tb, run), true)
 	require.NoError(tb, err)
 	return left
 }
@@ -145,7 +145,7 @@ func TestBlobs_Undescribed_RemovedWithRun(t *testing.T) {
 	_, err := b.js.Publish(t.Context(), chunkPrefix+"2dWhqLr1m9uWTE4sD3cCqj", []byte("of an earlier version"))
 	require.NoError(t, err)
 	require.Len(t, b.idsOf(t, "gone"), 4)
-	before, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), false)
+	before, err := b.shard.Left(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone"), false)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, before.Blobs, "each is counted once")
 
@@ -181,25 +181,25 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 	}
 	for len(b.found(t, "gone")) > 0 {
 		all := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, all[:1]))
-		left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, all[:1]))
+		left, err := b.shard.Left(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone"), true)
 		require.NoError(t, err)
 		if left.None() {
 			break
 		}
 		// The next process begins with the blobs that it finds, in any order.
 		rest := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)-1:]))
-		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)/2:]))
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, rest[len(rest)-1:]))
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, rest[len(rest)/2:]))
 	}
 	require.Empty(t, b.idsOf(t, "gone"))
 
 	_, err := b.js.Publish(t.Context(), chunkPrefix+schema.BlobID("gone", "back"), []byte("half"))
 	require.NoError(t, err)
-	left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
+	left, err := b.shard.Left(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone"), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, left.Blobs, "what came back is named")
-	require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, b.found(t, "gone")))
+	require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone")))
 	require.Empty(t, b.idsOf(t, "gone"))
 	require.Len(t, b.idsOf(t, "kept"), 6)
 	for i := range 3 {

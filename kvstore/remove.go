@@ -16,11 +16,11 @@ import (
 )
 
 // Left counts what is stored of a run except run.erased in the log and the checkpoint that records the removal.
-// blobs are the run's from [BlobsOf]; keys are those of its index entries. wide also searches entries under other
+// signers are the fleet's keys, blobs the run's from [BlobsOf], and keys those of its index entries. wide also searches entries under other
 // keys, which makes the server go through all keys of the bucket.
-func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) (schema.ErasedParts, error) {
+func (s *Shard) Left(ctx context.Context, signers *schema.Keys, run string, keys []string, blobs []Blob, wide bool) (schema.ErasedParts, error) {
 	var p schema.ErasedParts
-	err := errors.Join(schema.CheckName("run id", run), s.leftInLog(ctx, run, &p))
+	err := errors.Join(schema.CheckName("run id", run), s.leftInLog(ctx, signers, run, &p))
 	if err == nil {
 		err = s.leftInBuckets(ctx, run, keys, wide, &p)
 	}
@@ -38,13 +38,13 @@ func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blo
 
 func deadLettersOf(fleet, run string) string { return "waymark.deadletters." + fleet + ".*." + run }
 
-func (s *Shard) leftInLog(ctx context.Context, run string, p *schema.ErasedParts) error {
+func (s *Shard) leftInLog(ctx context.Context, signers *schema.Keys, run string, p *schema.ErasedParts) error {
 	n, err := s.count(ctx, s.Names.EventStream(), s.Names.EventSubject(run))
 	if err != nil || n == 0 {
 		return err
 	}
 	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
-	if p.LogEvents = n; there && schema.IsErasedMark(&last) {
+	if p.LogEvents = n; there && schema.Removes(signers, &last) != nil {
 		p.LogEvents--
 	}
 	return err
@@ -142,7 +142,7 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 
 // Remove removes everything of a run except run.erased in the log and the checkpoint that records the removal.
 // Both must exist before the call. It may be repeated, and continues after an interruption.
-func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []Blob) error {
+func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, run string, keys []string, blobs []Blob) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []B
 		}},
 		{"blobs", func(ctx context.Context) error { return s.removeBlobs(ctx, blobs) }},
 		{"segments", func(ctx context.Context) error { return s.Segments.deleteAll(ctx, run) }},
-		{"events", func(ctx context.Context) error { return s.removeEvents(ctx, run) }},
+		{"events", func(ctx context.Context) error { return s.removeEvents(ctx, signers, run) }},
 		{"checkpoints", func(ctx context.Context) error { return s.Checkpoints.Trim(ctx, run) }},
 	} {
 		if err := step.do(ctx); err != nil {
@@ -181,13 +181,13 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string) erro
 	return s.Checkpoints.dropIndex(ctx, slices.Collect(maps.Keys(there)))
 }
 
-// removeEvents removes the events before the run's last message, if that is run.erased.
-func (s *Shard) removeEvents(ctx context.Context, run string) error {
+// removeEvents removes the events before the run's last message, if that removes it.
+func (s *Shard) removeEvents(ctx context.Context, signers *schema.Keys, run string) error {
 	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
 	if err != nil {
 		return err
 	}
-	if !there || !schema.IsErasedMark(&last) {
+	if !there || schema.Removes(signers, &last) == nil {
 		return fmt.Errorf("its last message is not run.erased: %w", ErrConflict)
 	}
 	_, err = s.PurgeRun(ctx, run, last.Stream)

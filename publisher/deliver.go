@@ -438,7 +438,9 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 				atFrom = true
 			}
 			if !atFrom {
-				return errHole
+				if keys, err := a.keys.Keys(ctx); err != nil || schema.Removes(keys, &rec) == nil {
+					return errors.Join(errHole, err)
+				} // a removal purges the events before it
 			}
 			seen = seen || rec.Stream >= upTo
 			return a.meet(ctx, &rec, items)

@@ -253,7 +253,7 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 	if decoded, err := schema.Decode(rec.Header, rec.Body); err == nil {
 		e = decoded
 	}
-	if err := l.fencedAt(e, items); err != nil {
+	if err := l.fencedAt(keys, rec, e, items); err != nil {
 		return err
 	}
 	for _, it := range items {
@@ -290,9 +290,9 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 
 // fencedAt returns the error of a message that ends a handle wherever it stands: the run's tombstone, and any message in
 // place of the first event of a start.
-func (l *ledger) fencedAt(e *schema.Event, items []*item) error {
+func (l *ledger) fencedAt(keys *schema.Keys, rec *schema.Record, e *schema.Event, items []*item) error {
 	starting := l.stage == handleStarting
-	switch erased := schema.ErasedMark(e); {
+	switch erased := schema.Removes(keys, rec) != nil; {
 	case erased && starting:
 		return l.die(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))
 	case erased:

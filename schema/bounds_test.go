@@ -187,6 +187,11 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		rec := schema.NewRecord(n, header, body)
 		return fold(&rec)
 	}
+	for i := range schema.MaxForks {
+		require.Equal(t, schema.Applied, control(&schema.CheckpointMarkedData{Name: fmt.Sprintf("%0*d", schema.MaxName, i), Fork: true, By: free, Claimed: free}).Kind)
+	}
+	_, err := schema.MarshalData(&schema.CheckpointMarkedData{Name: id(1), Fork: true})
+	require.ErrorContains(t, err, "is no valid run id")
 	handoffs := 0
 	for i := range schema.MaxHandoffs + 3 {
 		v := apply(&schema.HandoffOfferedData{HandoffID: id(i), Kind: schema.HandoffContinuation, Reason: "threshold_critical", NextAgent: strings.Repeat("a", schema.MaxName)}, 0)
@@ -227,6 +232,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	require.Len(t, h.InDoubt(), schema.MaxOpenCalls)
 	require.Len(t, h.Gaps, schema.MaxGaps)
 	require.Len(t, h.Marks, schema.MaxMarks)
+	require.Len(t, h.Forks, schema.MaxForks)
 	require.Len(t, h.Interrupts, schema.MaxInterrupts)
 	require.Len(t, h.Handoffs, schema.MaxHandoffs)
 	require.Len(t, h.CompletedPhases, schema.MaxCompletedPhases)

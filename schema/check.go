@@ -348,6 +348,14 @@ func (d *RunResumedData) problem() (path, problem string) {
 }
 
 // problem implements [ruled].
+func (d *CheckpointMarkedData) problem() (path, problem string) {
+	if d.Fork && !ValidName(d.Name) {
+		return "/name", "is no valid run id, and names a fork"
+	}
+	return "", ""
+}
+
+// problem implements [ruled].
 func (d *TurnAnsweredData) problem() (path, problem string) {
 	if d.Message.Role != RoleAssistant {
 		return "/message/role", fmt.Sprintf("is %s, an answer has the role %s", d.Message.Role, RoleAssistant)

@@ -28,7 +28,7 @@ const (
 	// MaxTurnCalls bounds the calls of one turn.
 	MaxTurnCalls = 1024
 	// MaxCallBytes bounds the bytes of the ids and names of the open calls and of the turn's calls.
-	MaxCallBytes = 128 << 10
+	MaxCallBytes = 120 << 10
 	// MaxInterrupts bounds the simultaneous waits of a run.
 	MaxInterrupts = 64
 	// MaxHandoffs bounds the hand-offs that are offered or accepted at once.

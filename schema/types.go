@@ -413,7 +413,7 @@ func (*ArtifactAddedData) EventName() string { return ArtifactAdded }
 
 // CheckpointMarkedData pins this point of the run under a name, or says that another run is forked from this one.
 type CheckpointMarkedData struct {
-	// Name of the point, or the id of the fork. Required.
+	// Name of the point, or the run id of the fork. Required.
 	Name string `json:"name" check:"required,max=256,text"`
 	// Fork: the name is the id of a run whose base is this run. A fork marks its base before its own first event, and
 	// the base is kept as long as the fork.

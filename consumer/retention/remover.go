@@ -244,8 +244,12 @@ func (r *Remover) ready(ctx context.Context, removal *schema.Removal) (bool, err
 		return false, errNoEvent
 	}
 	names := r.deps.Shard.Names
+	keys, err := r.deps.Keys.Keys(ctx)
+	if err != nil {
+		return false, err
+	}
 	last, there, err := eventlog.Last(ctx, r.deps.JS, names, removal.Run)
-	if err != nil || there && schema.IsErasedMark(&last) {
+	if err != nil || there && schema.Removes(keys, &last) != nil {
 		return err == nil, err
 	}
 	if there {
@@ -253,7 +257,7 @@ func (r *Remover) ready(ctx context.Context, removal *schema.Removal) (bool, err
 		if err != nil {
 			return false, err
 		}
-		if !found || !schema.IsErasedMark(&first) {
+		if !found || schema.Removes(keys, &first) == nil {
 			return false, fmt.Errorf("run %s: %w", removal.Run, errNoEvent)
 		}
 	}
@@ -276,13 +280,17 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 
 // takeOut deletes the stored data, and ensures that nothing is left.
 func (r *Remover) takeOut(ctx context.Context, removal *schema.Removal, blobs []kvstore.Blob) error {
-	if err := r.deps.Shard.Remove(ctx, removal.Run, removal.Keys, blobs); err != nil {
+	keys, err := r.deps.Keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.deps.Shard.Remove(ctx, keys, removal.Run, removal.Keys, blobs); err != nil {
 		return err
 	}
 	for i := range blobs {
 		blobs[i].Deleted = true
 	}
-	left, err := r.deps.Shard.Left(ctx, removal.Run, removal.Keys, blobs, false)
+	left, err := r.deps.Shard.Left(ctx, keys, removal.Run, removal.Keys, blobs, false)
 	if err != nil {
 		return err
 	}

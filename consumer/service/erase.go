@@ -166,12 +166,31 @@ func (s *Service) forksOf(ctx context.Context, h *schema.Head) (standing, unbegu
 			return nil, nil, err
 		case removed != nil:
 		case there:
-			standing = append(standing, fork)
+			begun, err := s.begunOn(ctx, fork, h.Run)
+			if err != nil {
+				return nil, nil, err
+			}
+			if begun {
+				standing = append(standing, fork)
+			}
 		default:
 			unbegun = append(unbegun, fork)
 		}
 	}
 	return standing, unbegun, nil
+}
+
+// begunOn reports whether a run is a fork of a base. Any client can mark a base with the id of another run. A run that
+// cannot be read may be one.
+func (s *Service) begunOn(ctx context.Context, fork, base string) (bool, error) {
+	r, removed, err := s.routing.standing(ctx, fork)
+	if _, damaged := errors.AsType[*reader.Damaged](err); damaged {
+		return true, nil
+	}
+	if err != nil || removed != nil {
+		return false, err
+	}
+	return r.Head.Base != nil && r.Head.Base.Run == base, nil
 }
 
 // checkErased reports the remaining data of a removed run.
@@ -192,7 +211,11 @@ func (s *Service) checkErased(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	left, err := src.Store.Left(ctx, t.run, removed.Keys, blobs[t.run], true)
+	keys, err := s.writer.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := src.Store.Left(ctx, keys, t.run, removed.Keys, blobs[t.run], true)
 	if err != nil {
 		return err
 	}

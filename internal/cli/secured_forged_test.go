@@ -186,8 +186,8 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	}
 	// A reader of the log itself is told which events are forged.
 	told := s.as(t, fleet, access.Observer, 0, "events", "doubts", "--all", "--no-follow")
-	requireHas(t, told, "refused: tool.settled of fleet payments: it is not signed, and the fleet has keys")
-	requireHas(t, told, "refused: tool.settled of fleet payments: it is signed by \""+own+"\", which is no key of the fleet")
+	requireHas(t, told, "refused: unsigned, tool.settled of fleet payments: it is not signed, and the fleet has keys")
+	requireHas(t, told, "refused: unsigned, tool.settled of fleet payments: it is signed by \""+own+"\", which is no key of the fleet")
 	for said := range strings.Lines(told) {
 		genuine := !strings.Contains(said, ".c ") && !strings.Contains(said, ".- ") || strings.Contains(said, "executor two")
 		require.Equal(t, genuine, !strings.Contains(said, "refused: ") && !strings.Contains(said, "not signed: "), said)

@@ -36,7 +36,7 @@ func (w *world) takeOut(x *writer) {
 	run := x.run.Run
 	blobs, err := kvstore.BlobsOf(w.tb.Context(), w.js, fleet, map[string]struct{}{run: {}})
 	require.NoError(w.tb, err)
-	require.NoError(w.tb, w.shard(x.names.Shard).Remove(w.tb.Context(), run, nil, blobs[run]))
+	require.NoError(w.tb, w.shard(x.names.Shard).Remove(w.tb.Context(), schema.NoKeys, run, nil, blobs[run]))
 }
 
 // begun is a run with a sealed part and a large payload.
@@ -220,7 +220,7 @@ func (w *world) requireRemoved(run string) {
 	require.Eventually(w.tb, func() bool {
 		blobs, err := kvstore.BlobsOf(ctx, w.js, fleet, map[string]struct{}{run: {}})
 		require.NoError(w.tb, err)
-		left, err := shard.Left(ctx, run, nil, blobs[run], true)
+		left, err := shard.Left(ctx, schema.NoKeys, run, nil, blobs[run], true)
 		require.NoError(w.tb, err)
 		return left.None()
 	}, time.Minute, 5*time.Millisecond, "something is left of it")

@@ -54,6 +54,8 @@ type Server struct {
 
 	mu    sync.Mutex
 	conns []*nats.Conn // those of Conn
+	// OnConn changes each new connection; nil for none.
+	OnConn func(*nats.Conn)
 }
 
 // Start starts a server on a directory of the test's own. It is closed when the test ends.
@@ -115,6 +117,9 @@ func (s *Server) Conn(tb testing.TB, opts ...nats.Option) *nats.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns = append(s.conns, nc)
+	if s.OnConn != nil {
+		s.OnConn(nc)
+	}
 	return nc
 }
 
