@@ -232,11 +232,10 @@ func (b *bucket) explain(ctx context.Context, err error) error {
 	return translate(err)
 }
 
-// remove deletes a key and its history. A delete marker stays, so that a server crash cannot bring values back. With
-// cas the key must be at revision rev.
-func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Revision) error {
+// remove deletes a key and its history. A delete marker stays, so that a server crash cannot bring values back.
+func (b *bucket) remove(ctx context.Context, key string) error {
 	header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}}
-	_, err := b.publish(ctx, b.message(key, nil, header, cas, rev))
+	_, err := b.publish(ctx, b.message(key, nil, header, false, 0))
 	return err
 }
 

@@ -220,14 +220,3 @@ func (c *Checkpoints) Trim(ctx context.Context, run string) error {
 	}
 	return nil
 }
-
-// Delete removes a run's checkpoint and its history if the key is at revision rev. A delete marker stays.
-func (c *Checkpoints) Delete(ctx context.Context, run string, rev schema.Revision) error {
-	if err := schema.CheckName("run id", run); err != nil {
-		return err
-	}
-	if err := c.bucket.remove(ctx, run, true, rev); err != nil {
-		return fmt.Errorf("delete checkpoint of run %s: %w", run, err)
-	}
-	return nil
-}

@@ -57,7 +57,6 @@ func TestKeys_InvalidNames_Refused(t *testing.T) {
 		require.ErrorAs(t, err, &ne, "%q", run)
 		_, err = b.shard.Checkpoints.History(t.Context(), run)
 		require.ErrorAs(t, err, &ne, "%q", run)
-		require.ErrorAs(t, b.shard.Checkpoints.Delete(t.Context(), run, 1), &ne, "%q", run)
 		_, err = b.shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.Live{Run: run}})
 		require.ErrorAs(t, err, &ne, "%q", run)
 		require.ErrorAs(t, b.shard.Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: run, Revision: 1})[0].Err, &ne, "%q", run)
@@ -72,12 +71,13 @@ func TestKeys_InvalidNames_Refused(t *testing.T) {
 
 func TestPutBatch_Mixed_AnswersEach(t *testing.T) {
 	t.Parallel()
-	cps := newBench(t).shard.Checkpoints
+	b := newBench(t)
+	cps := b.shard.Checkpoints
 	old, err := cps.Put(t.Context(), checkpoint("old", 1), 0)
 	require.NoError(t, err)
 	deleted, err := cps.Put(t.Context(), checkpoint("deleted", 1), 0)
 	require.NoError(t, err)
-	require.NoError(t, cps.Delete(t.Context(), "deleted", deleted))
+	b.purge(t, "deleted", deleted)
 
 	results := cps.PutBatch(t.Context(), []kvstore.Item{
 		{Checkpoint: checkpoint("new", 5)},
@@ -191,7 +191,7 @@ func TestCheckpoint_Republished_IsCloudEvent(t *testing.T) {
 		require.Equal(t, msg.Data, next(t, all).Data, "nothing but the runs' own keys is announced")
 	}
 
-	require.NoError(t, cps.Delete(t.Context(), "run-1", rev))
+	b.purge(t, "run-1", rev)
 	msg := next(t, sub)
 	_, err = schema.Decode(msg.Header, msg.Data)
 	require.ErrorIs(t, err, schema.ErrNotCloudEvent, "a deletion is announced, but it is no CloudEvent")
@@ -280,15 +280,15 @@ func TestCheckpoint_StockClient_Reads(t *testing.T) {
 	require.Len(t, history, 2)
 }
 
-func TestDelete_Run_NoHistoryNewStart(t *testing.T) {
+func TestPut_DeletedRun_HasNoHistory(t *testing.T) {
 	t.Parallel()
-	cps := newBench(t).shard.Checkpoints
+	b := newBench(t)
+	cps := b.shard.Checkpoints
 	rev, err := cps.Put(t.Context(), checkpoint("run-1", 1), 0)
 	require.NoError(t, err)
 	rev, err = cps.Put(t.Context(), checkpoint("run-1", 2), rev)
 	require.NoError(t, err)
-	require.ErrorIs(t, cps.Delete(t.Context(), "run-1", rev-1), kvstore.ErrConflict)
-	require.NoError(t, cps.Delete(t.Context(), "run-1", rev))
+	b.purge(t, "run-1", rev)
 	_, marker, err := cps.Get(t.Context(), "run-1")
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 	require.Equal(t, rev+1, marker)

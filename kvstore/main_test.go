@@ -40,6 +40,14 @@ func newBenchOn(tb testing.TB, nc *nats.Conn) *bench {
 	return &bench{nc: nc, js: js, names: schema.NamesOf("alpha", 0), shard: openShard(tb, js, "alpha")}
 }
 
+// purge deletes a run's checkpoint and its history, which is at revision rev. A delete marker stays.
+func (b *bench) purge(tb testing.TB, run string, rev schema.Revision) {
+	tb.Helper()
+	kv, err := b.js.KeyValue(tb.Context(), b.names.CheckpointBucket())
+	require.NoError(tb, err)
+	require.NoError(tb, kv.Purge(tb.Context(), run, jetstream.LastRevision(uint64(rev))))
+}
+
 func openShard(tb testing.TB, js jetstream.JetStream, fleet string) *kvstore.Shard {
 	tb.Helper()
 	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), fleet)

@@ -212,7 +212,7 @@ func (s *Segments) deleteAll(ctx context.Context, run string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(liveInFlight)
 	for _, key := range keys {
-		group.Go(func() error { return s.bucket.remove(ctx, key, false, 0) })
+		group.Go(func() error { return s.bucket.remove(ctx, key) })
 	}
 	return group.Wait()
 }

@@ -55,9 +55,9 @@ func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	require.Contains(t, want, "runs_started_total agent-1 none 1")
 	require.Contains(t, want, "turns_ended_total agent-1 completed none 2")
 
-	_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
-	require.NoError(t, w.Shard.Checkpoints.Delete(t.Context(), "run-1", rev))
+	require.NoError(t, kv.Purge(t.Context(), "run-1"))
 	f, _ := w.Fold(fold.Config{Holder: "worker-2", Activity: second, UncleanStart: true})
 	last = x.TurnOf(10)
 	w.Await("a turn behind the loss", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })

@@ -188,9 +188,9 @@ func TestPurge_LostSegment_LaterSegmentsKept(t *testing.T) {
 			}
 			w.LoseSegment("run-1", 2)
 			damage(w)
-			_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 			require.NoError(t, err)
-			require.NoError(t, w.Shard.Checkpoints.Delete(t.Context(), "run-1", rev))
+			require.NoError(t, kv.Purge(t.Context(), "run-1"))
 
 			f, _ := w.Fold(foldtest.Hasty())
 			for range 12 {

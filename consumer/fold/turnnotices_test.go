@@ -109,9 +109,9 @@ func TestOverview_CheckpointLostBehindAPurge_IsFoldedAgainFromSegments(t *testin
 	}
 	w.AwaitPurged(x)
 	stop()
-	_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
-	require.NoError(t, w.Shard.Checkpoints.Delete(t.Context(), "run-1", rev))
+	require.NoError(t, kv.Purge(t.Context(), "run-1"))
 
 	w.Fold(foldtest.Hasty())
 	last := x.TurnOf(900)
