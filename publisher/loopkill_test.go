@@ -92,7 +92,7 @@ func dieAnywhere(t *testing.T, await bool) {
 			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead, mute: &mute}
 		})))...)
 		require.NoError(t, err)
-		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond})
+		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 500 * time.Millisecond, RequestTimeout: 500 * time.Millisecond})
 		require.NoError(t, err)
 		publisher.SetOutwait(f, 0)
 		nthTool := int64(0)

@@ -154,7 +154,7 @@ func (w *world) playMortal(a *agent, run string, nth int64, sent bool, inTool sc
 	})))...)
 	require.NoError(w.tb, err)
 	defer nc.Close()
-	f, err := publisher.Connect(w.tb.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond})
+	f, err := publisher.Connect(w.tb.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 500 * time.Millisecond, RequestTimeout: 500 * time.Millisecond})
 	require.NoError(w.tb, err)
 	publisher.SetOutwait(f, 0)
 	defer func() {
