@@ -177,7 +177,7 @@ func (a *api) requests() []string {
 	return append([]string(nil), a.bodies...)
 }
 
-const thinking = `{"type":"thinking","thinking":"It needs a page.","signature":"EqQB+/=="}`
+const thinking = `{"signature":"EqQB+/==","thinking":"It needs a page.","type":"thinking"}`
 
 // writes is what the model of the writer answers: it writes the page, and says so when it sees that it is written.
 func writes(_ int, body string) string {
@@ -338,5 +338,5 @@ func TestMCP_KilledBehindTheTool_NotesOnce(t *testing.T) {
 	require.Equal(t, schema.ReplayPure, s.Calls[1].Replay)
 	requests := w.api.requests()
 	require.Len(t, requests, 4)
-	require.Contains(t, requests[3], `"content":[{"type":"text","text":"Buy tea.\n"}],"tool_call_id":"call_2"`)
+	require.Contains(t, requests[3], `"content":[{"text":"Buy tea.\n","type":"text"}],"role":"tool","tool_call_id":"call_2"`)
 }
