@@ -192,7 +192,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 		genuine := !strings.Contains(said, ".c ") && !strings.Contains(said, ".- ") || strings.Contains(said, "executor two")
 		require.Equal(t, genuine, !strings.Contains(said, "refused: ") && !strings.Contains(said, "not signed: "), said)
 	}
-	requireHas(t, s.as(t, fleet, access.Observer, 0, "--json", "events", "asks", "--all", "--no-follow"), `"refused":"run.input of fleet payments: `)
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "--json", "events", "asks", "--all", "--no-follow"), `"refused":"unsigned, run.input of fleet payments: `)
 	state, err := executor.Get(ctx, "asks")
 	require.NoError(t, err)
 	require.Nil(t, state.Waits[0].Input)
