@@ -47,15 +47,15 @@ func (e *Refusal) Hint() string {
 	return "use the credentials of the fleet and of a role that may; docs/security.md says which may what"
 }
 
-// roles are those that may publish to the subject, the least powerful first; nil if its words do not tell.
+// roles are those that may use the subject, the least powerful first; nil if its words do not tell.
 func (e *Refusal) roles() (names []string) {
 	word, _, _ := strings.Cut(strings.TrimPrefix(e.Subject, "waymark."), ".")
 	var roles []Role
 	switch {
-	case !e.Publish:
+	case !e.Publish && word != "notices":
 	case strings.Contains(e.Subject, ".STREAM.SNAPSHOT."), strings.Contains(e.Subject, ".STREAM.RESTORE."), word == "refused":
 		roles = []Role{Daemon}
-	case word == "events":
+	case word == "events", word == "notices":
 		roles = []Role{Executor, Operator}
 	case slices.Contains(slices.Concat(readingVerbs, workingVerbs, decidingVerbs), word):
 		roles = verbRoles(word)
