@@ -43,11 +43,21 @@ func (s *Shard) leftInLog(ctx context.Context, signers *schema.Keys, run string,
 	if err != nil || n == 0 {
 		return err
 	}
-	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
-	if p.LogEvents = n; there && schema.Removes(signers, &last) != nil {
+	_, removal, err := s.LastRemoval(ctx, signers, run)
+	if p.LogEvents = n; removal != nil {
 		p.LogEvents--
 	}
 	return err
+}
+
+// LastRemoval returns a run's last record from the leader of the log, the zero record if it has none, and the removal of
+// the run by that record, nil if it removes nothing.
+func (s *Shard) LastRemoval(ctx context.Context, signers *schema.Keys, run string) (schema.Record, *schema.Removal, error) {
+	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
+	if err != nil || !there {
+		return schema.Record{}, nil, err
+	}
+	return last, schema.Removes(signers, &last), nil
 }
 
 // LastPlace is the position and time of storage of a run's last message, by the server's clock.
@@ -183,11 +193,11 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string) erro
 
 // removeEvents removes the events before the run's last message, if that removes it.
 func (s *Shard) removeEvents(ctx context.Context, signers *schema.Keys, run string) error {
-	last, there, err := eventlog.Last(ctx, s.js, s.Names, run)
+	last, removal, err := s.LastRemoval(ctx, signers, run)
 	if err != nil {
 		return err
 	}
-	if !there || schema.Removes(signers, &last) == nil {
+	if removal == nil {
 		return fmt.Errorf("its last message is not run.erased: %w", ErrConflict)
 	}
 	_, err = s.PurgeRun(ctx, run, last.Stream)

@@ -176,54 +176,59 @@ func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) 
 	}
 	folded := r.deps.Folded() // read before the checkpoint
 	c, _, err := r.deps.Shard.Checkpoints.GetFresh(ctx, run)
-	switch {
-	case err != nil && !errors.Is(err, kvstore.ErrNotFound):
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
-	case err == nil && c.Status == schema.StatusErased:
-	case rev != 0 && folded < entry.Stream:
+	}
+	erased := err == nil && c.Status == schema.StatusErased
+	if !erased && rev != 0 && folded < entry.Stream {
 		r.later(run, removeRetry) // the fold is about to come to run.erased, again
 		return nil
-	default:
-		return r.unfolded(ctx, run, rev, folded)
 	}
-	ready, err := r.ready(ctx, c.Erased)
-	if errors.Is(err, errNoEvent) {
-		r.deps.Log.Error().Err(err).Str(logkey.Run, run).Str("hint", "a checkpoint alone removes nothing: compare with waymark verify "+run).Msg("run was not removed")
-		return r.deps.Shard.Removals.Done(ctx, run, rev)
-	}
-	if err != nil || !ready {
+	keys, err := r.deps.Keys.Keys(ctx)
+	if err != nil {
 		return err
 	}
-	if err := r.takeOut(ctx, c.Erased, blobs); err != nil {
+	last, inLog, err := r.deps.Shard.LastRemoval(ctx, keys, run)
+	switch {
+	case err != nil:
+		return err
+	case erased && (c.Erased == nil || inLog == nil):
+		return r.restore(ctx, keys, run, c.Erased, &last, rev)
+	case erased:
+	case inLog == nil:
+		return r.deps.Shard.Removals.Done(ctx, run, rev) // the log went back to before the removal
+	case folded < last.Stream:
+		r.later(run, removeRetry)
+		return nil
+	default:
+		// A crash of the server undid the checkpoint: with another event the fold comes to the run again.
+		return r.again(ctx, inLog, &last)
+	}
+	if err := r.takeOut(ctx, keys, c.Erased, blobs); err != nil {
 		return err
 	}
 	return r.settle(ctx, c.Erased, entry, rev)
 }
 
-// unfolded continues with a listed run whose checkpoint shows no removal, although the log is folded beyond the entry.
-// If the log went back to before the removal, nothing is to be removed. If it has the removal, a crash of the server
-// undid the checkpoint: the event is written again, and the fold comes to the run with it.
-func (r *Remover) unfolded(ctx context.Context, run string, rev schema.Revision, folded schema.StreamSequence) error {
-	keys, err := r.deps.Keys.Keys(ctx)
-	if err != nil {
-		return err
+// errNoEvent says that a checkpoint shows a removal, and the log has no run.erased for it.
+var errNoEvent = errors.New("its log has events, and none removes it")
+
+// restore writes run.erased of a checkpoint again if the log lost it, or if a client without compare-and-set wrote
+// after it: that event was refused, and is removed as well. A checkpoint alone removes nothing.
+func (r *Remover) restore(ctx context.Context, keys *schema.Keys, run string, removal *schema.Removal, last *schema.Record, rev schema.Revision) error {
+	ordered := removal != nil
+	if ordered && last.Stream != 0 {
+		first, found, err := eventlog.Next(ctx, r.deps.JS, r.deps.Shard.Names, run, removal.Position.Stream+1)
+		if err != nil {
+			return err
+		}
+		ordered = found && schema.Removes(keys, &first) != nil
 	}
-	last, there, err := eventlog.Last(ctx, r.deps.JS, r.deps.Shard.Names, run)
-	if err != nil {
-		return err
-	}
-	var removal *schema.Removal
-	if there {
-		removal = schema.Removes(keys, &last)
-	}
-	if removal == nil {
+	if !ordered {
+		r.deps.Log.Error().Err(errNoEvent).Str(logkey.Run, run).Str("hint", "a checkpoint alone removes nothing: compare with waymark verify "+run).Msg("run was not removed")
 		return r.deps.Shard.Removals.Done(ctx, run, rev)
 	}
-	if folded >= last.Stream {
-		return r.again(ctx, removal, &last)
-	}
-	r.later(run, removeRetry)
-	return nil
+	return r.again(ctx, removal, last)
 }
 
 // again writes run.erased after the last message of a run, and schedules a check.
@@ -232,36 +237,6 @@ func (r *Remover) again(ctx context.Context, removal *schema.Removal, last *sche
 	order.Position = schema.PositionOf(last) // the zero position if the log has nothing
 	r.later(removal.Run, removeRetry)
 	return Publish(ctx, r.deps.JS, r.deps.Shard, r.deps.Keys, r.cfg.Holder, &order, r.deps.Now())
-}
-
-// errNoEvent says that a checkpoint shows a removal, and the log has no run.erased for it.
-var errNoEvent = errors.New("its log has events, and none removes it")
-
-// ready reports whether run.erased is the last message of a removed run. It writes another one if the log lost it, or
-// if a client without compare-and-set wrote after it: that event was refused, and is removed as well.
-func (r *Remover) ready(ctx context.Context, removal *schema.Removal) (bool, error) {
-	if removal == nil {
-		return false, errNoEvent
-	}
-	names := r.deps.Shard.Names
-	keys, err := r.deps.Keys.Keys(ctx)
-	if err != nil {
-		return false, err
-	}
-	last, there, err := eventlog.Last(ctx, r.deps.JS, names, removal.Run)
-	if err != nil || there && schema.Removes(keys, &last) != nil {
-		return err == nil, err
-	}
-	if there {
-		first, found, err := eventlog.Next(ctx, r.deps.JS, names, removal.Run, removal.Position.Stream+1)
-		if err != nil {
-			return false, err
-		}
-		if !found || schema.Removes(keys, &first) == nil {
-			return false, fmt.Errorf("run %s: %w", removal.Run, errNoEvent)
-		}
-	}
-	return false, r.again(ctx, removal, &last)
 }
 
 // Publish stores run.erased after the position of a removal. It returns [control.ErrRefused] if another event came
@@ -279,11 +254,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 }
 
 // takeOut deletes the stored data, and ensures that nothing is left.
-func (r *Remover) takeOut(ctx context.Context, removal *schema.Removal, blobs []kvstore.Blob) error {
-	keys, err := r.deps.Keys.Keys(ctx)
-	if err != nil {
-		return err
-	}
+func (r *Remover) takeOut(ctx context.Context, keys *schema.Keys, removal *schema.Removal, blobs []kvstore.Blob) error {
 	if err := r.deps.Shard.Remove(ctx, keys, removal.Run, removal.Keys, blobs); err != nil {
 		return err
 	}

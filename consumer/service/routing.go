@@ -11,7 +11,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/base/keyring"
-	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -63,45 +62,42 @@ func (rt *routing) proven(ctx context.Context, run string, want reader.Want) (*r
 
 // notErased returns an error for a read of a run that was removed: its remaining data must not be sent.
 func (rt *routing) notErased(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, error) {
-	if err == nil && r != nil && r.Head.Status == schema.StatusErased {
-		return nil, Erased(r.Head.Erased)
-	}
-	if _, damaged := errors.AsType[*reader.Damaged](err); !damaged {
-		return r, err
-	}
-	// Its segments may be deleted at this moment.
-	if removed, _, lerr := rt.last(ctx, run); lerr != nil || removed == nil {
-		return r, errors.Join(err, lerr)
-	} else {
+	r, removed, err := rt.standingOf(ctx, run, r, err)
+	if removed != nil {
 		return nil, Erased(removed)
 	}
+	return r, err
 }
 
 // last reads the last message of a run from the leader. It returns the removal of a run that the message removes, and
 // whether there is a message.
 func (rt *routing) last(ctx context.Context, run string) (*schema.Removal, bool, error) {
-	rec, there, err := eventlog.Last(ctx, rt.js, rt.of(run).Store.Names, run)
-	if err != nil || !there {
-		return nil, false, err
-	}
 	keys, err := rt.keys.Keys(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	return schema.Removes(keys, &rec), true, nil
+	last, removal, err := rt.of(run).Store.LastRemoval(ctx, keys, run)
+	return removal, last.Stream != 0, err
 }
 
 // standing reads a run with proof, or returns its removal.
 func (rt *routing) standing(ctx context.Context, run string) (*reader.Snapshot, *schema.Removal, error) {
 	r, err := rt.reader.Proven(ctx, run, reader.Head)
-	if err == nil && r.Head.Status == schema.StatusErased {
+	return rt.standingOf(ctx, run, r, err)
+}
+
+// standingOf is what a read of a run returned, or the run's removal.
+func (rt *routing) standingOf(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, *schema.Removal, error) {
+	if err == nil && r != nil && r.Head.Status == schema.StatusErased {
 		return nil, r.Head.Erased, nil
 	}
-	if _, damaged := errors.AsType[*reader.Damaged](err); damaged {
-		removed, _, lerr := rt.last(ctx, run)
-		if lerr == nil && removed != nil {
-			return nil, removed, nil
-		}
+	if _, damaged := errors.AsType[*reader.Damaged](err); !damaged {
+		return r, nil, err
 	}
-	return r, nil, err
+	// The segments of a removed run may be deleted at this moment.
+	removed, _, lerr := rt.last(ctx, run)
+	if removed != nil {
+		return nil, removed, nil
+	}
+	return r, nil, errors.Join(err, lerr)
 }
