@@ -438,9 +438,7 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 				atFrom = true
 			}
 			if !atFrom {
-				if keys, err := a.keys.Keys(ctx); err != nil || schema.Removes(keys, &rec) == nil {
-					return errors.Join(errHole, err)
-				} // a removal purges the events before it
+				return errHole
 			}
 			seen = seen || rec.Stream >= upTo
 			return a.meet(ctx, &rec, items)

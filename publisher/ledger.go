@@ -292,7 +292,7 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 // place of the first event of a start.
 func (l *ledger) fencedAt(keys *schema.Keys, rec *schema.Record, e *schema.Event, items []*item) error {
 	starting := l.stage == handleStarting
-	switch erased := schema.Removes(keys, rec) != nil; {
+	switch erased := schema.ErasedMark(e) && schema.Removes(keys, rec) != nil; {
 	case erased && starting:
 		return l.die(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))
 	case erased:

@@ -181,6 +181,8 @@ func (a *appender) rebuild(ctx context.Context, items []*item) error {
 	switch {
 	case errors.Is(err, ErrLogRegressed), errors.Is(err, ErrFenced):
 		return err
+	case errors.Is(err, ErrRunErased):
+		return a.ledger.die(fmt.Errorf("%w: stop working on it", err))
 	case errors.Is(err, ErrIncomplete), err == nil && !seen:
 		return a.ledger.die(errors.Join(gone, err))
 	case err != nil:
