@@ -46,6 +46,15 @@ type Client struct {
 	say func(format string, args ...any) error
 }
 
+// ConnectAs is [App.Connect] for requests that name their sender: by, or [Operator] if that is empty.
+func (a *App) ConnectAs(ctx context.Context, by string, opts ...nats.Option) (cl *Client, sender string, err error) {
+	if sender, err = Sender(by); err != nil {
+		return nil, "", err
+	}
+	cl, err = a.Connect(ctx, opts...)
+	return cl, sender, err
+}
+
 // Connect finds the server and connects. [App.Close] closes the client.
 func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error) {
 	if err := schema.CheckName("fleet", a.Fleet); err != nil {

@@ -39,11 +39,7 @@ type cancelled struct {
 
 // Run asks the run's executor to stop.
 func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}

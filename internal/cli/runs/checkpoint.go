@@ -65,11 +65,7 @@ type marked struct {
 
 // mark names the current point of a run.
 func (c CheckpointCmd) mark(ctx context.Context, a *base.App) error {
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}

@@ -144,14 +144,11 @@ func (c handoffAnswerCmd) Run(ctx context.Context, a *base.App) error {
 	if request.ChildRun == "" && strings.TrimSpace(request.Reason) == "" {
 		return failure.New(failure.Usage, "give a reason: the offering run can react to it", "the reason is empty")
 	}
-	var err error
-	if request.By, err = base.Sender(c.By); err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}
+	request.By = by
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err

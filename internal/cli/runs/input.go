@@ -71,13 +71,11 @@ func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	if c.By, err = base.Sender(c.By); err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}
+	c.By = by
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err

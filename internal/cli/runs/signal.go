@@ -55,11 +55,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	if len(payload) > schema.MaxSignalPayload {
 		return failure.New(failure.Usage, "store it elsewhere and send its location", "the payload has %s, the limit is %s", output.Bytes(int64(len(payload))), output.Bytes(schema.MaxSignalPayload))
 	}
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}

@@ -101,11 +101,7 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 			return failure.New(failure.Usage, "use completed, failed or cancelled, or several: --status completed,failed", "--status %q: only ended runs are removed", status)
 		}
 	}
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}

@@ -66,11 +66,7 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Check != "" {
 		return c.check(ctx, a)
 	}
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
+	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}
