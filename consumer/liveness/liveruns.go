@@ -191,9 +191,8 @@ func (r *LiveRuns) Synced() bool {
 	return true
 }
 
-// Counts is how many runs are live, and how many of those are claimable and quarantined (not claimable
-// automatically). A fold worker repairs unreadable entries when it takes the
-// shard.
+// Counts are the live runs, and those of them that are claimable, and quarantined (not claimable automatically). A fold
+// worker repairs unreadable entries when it takes the shard.
 type Counts struct{ Live, Claimable, Quarantined, Unreadable int }
 
 // Counts counts the runs.

@@ -37,8 +37,8 @@ func (c *chunks) flush() error {
 	return err
 }
 
-// longTail reads a tail again that was too long to keep. A server that has less than before is asked again. If the
-// beginning was sealed and purged meanwhile, the request has to be repeated: it finds the new segments.
+// longTail reads a tail again that was too long to keep. A server that has less than before is asked again. If its
+// beginning was sealed and purged between the two reads, the client repeats the request, which finds the new segments.
 func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 	from, out, ended := r.tail.from, &chunks{to: to}, false
 	for from <= r.LogLast {

@@ -46,8 +46,8 @@ func ReadableContent(data schema.Data) schema.Data {
 	return shown
 }
 
-// readable returns the pointer of, or one to a copy with placeholders. Executors write the refs, which may name any
-// path.
+// readable returns its first argument, or a pointer to a copy with placeholders. Executors write the refs, which may
+// name any path.
 func readable(of any, refs []schema.Ref) any {
 	keys := make(map[string]string)
 	for _, r := range refs {

@@ -66,7 +66,7 @@ func TestContent_EncryptedValues_AreNamedByTheirKey(t *testing.T) {
 	require.Same(t, plain, encryption.ReadableContent(plain))
 }
 
-// FuzzReadable tries event data of any writer: what is encrypted by its refs is not shown, and nothing panics.
+// FuzzReadable tries event data of any writer: fields that its refs call encrypted are not shown, and the code does not panic.
 func FuzzReadable(f *testing.F) {
 	f.Add([]byte(`{"turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"c2VjcmV0"}]}],"refs":[{"path":"/messages/0/parts/0/content","key_id":"k","codec":"c"}]}`))
 	f.Add([]byte(`{"turn":1,"a":[{"b":1}],"refs":[{"path":"/a/0/b","key_id":"k"},{"path":"/a","key_id":"k"},{"path":"/refs/0","key_id":"k"}]}`))

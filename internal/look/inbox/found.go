@@ -132,7 +132,7 @@ func MayNeedPerson(r *schema.RunSummary) bool {
 	return r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Quarantined || r.Gapped
 }
 
-// ReasonsOf reads a run. It has no reasons if it continued meanwhile or no longer exists.
+// ReasonsOf reads a run. It has no reasons if it has continued since, or no longer exists.
 func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, error) {
 	reply := new(schema.GetReply)
 	err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply)
