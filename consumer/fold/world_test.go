@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
@@ -69,21 +70,21 @@ func (w *world) Await(what string, ok func(*schema.Checkpoint) bool) *schema.Che
 // Limit sets the message size that a bucket accepts; larger messages are not stored, as on a full disk.
 func (w *world) Limit(stream string, size int32) {
 	w.TB.Helper()
-	s, err := w.JS.Stream(w.TB.Context(), stream)
-	require.NoError(w.TB, err)
-	config := s.CachedInfo().Config
-	config.MaxMsgSize = size
-	_, err = w.JS.UpdateStream(w.TB.Context(), config)
-	require.NoError(w.TB, err)
+	w.reconfigure(stream, func(c *jetstream.StreamConfig) { c.MaxMsgSize = size })
 }
 
 // Subjects sets the subjects of a bucket.
 func (w *world) Subjects(stream string, subjects ...string) {
 	w.TB.Helper()
+	w.reconfigure(stream, func(c *jetstream.StreamConfig) { c.Subjects = subjects })
+}
+
+func (w *world) reconfigure(stream string, change func(*jetstream.StreamConfig)) {
+	w.TB.Helper()
 	s, err := w.JS.Stream(w.TB.Context(), stream)
 	require.NoError(w.TB, err)
 	config := s.CachedInfo().Config
-	config.Subjects = subjects
+	change(&config)
 	_, err = w.JS.UpdateStream(w.TB.Context(), config)
 	require.NoError(w.TB, err)
 }

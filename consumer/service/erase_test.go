@@ -62,7 +62,12 @@ func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
 // erasing is a world with a fold worker and live runs that are kept up to date.
 func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 	tb.Helper()
-	w = newServiceWorld(tb)
+	return erasingIn(tb, newServiceWorld(tb))
+}
+
+// erasingIn is [erasing] in a world.
+func erasingIn(tb testing.TB, w *serviceWorld) (_ *serviceWorld, stopWorker func()) {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.liveRuns.Run(ctx) }()
@@ -83,6 +88,13 @@ func (w *serviceWorld) left(receipt *schema.Removal) schema.ErasedParts {
 	require.NoError(w.TB, json.Unmarshal(a.first, &reply))
 	require.NotNil(w.TB, reply.Left)
 	return *reply.Left
+}
+
+// requireNothingLeft checks that nothing of a removed run is stored.
+func (w *serviceWorld) requireNothingLeft(receipt *schema.Removal) {
+	w.TB.Helper()
+	left := w.left(receipt)
+	require.True(w.TB, left.None(), "%+v", left)
 }
 
 // refusedAs sends a request that must be refused with a code.
@@ -125,8 +137,7 @@ func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	require.Equal(t, before.Counts.Events, receipt.Events)
 	require.Equal(t, before.Segments.Count, receipt.Segments)
 	require.Equal(t, before.Segments.Bytes+before.TailBytes, receipt.Bytes)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 	log := w.Log("gone")
 	require.Len(t, log, 1, "the mark alone")
 	require.True(t, schema.IsErasedMark(&log[0]))
@@ -211,8 +222,7 @@ func TestErase_FalseBlobDescription_RemovesNothingElse(t *testing.T) {
 	x.Start()
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	receipt := w.erase("gone", false)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 	content, err := store.GetBytes(t.Context(), name("kept", "0"))
 	require.NoError(t, err)
 	require.Equal(t, "kept", string(content))
@@ -267,8 +277,7 @@ func TestErase_NeededRun_Refused(t *testing.T) {
 	ask.Force = true
 	for _, run := range []string{"live", "pinned"} {
 		receipt := w.erase(run, true)
-		left := w.left(&receipt)
-		require.True(t, left.None(), "%+v", left)
+		w.requireNothingLeft(&receipt)
 	}
 	w.refusedAs(schema.CodeNotFound, schema.VerbErase, "unknown", ask)
 	for _, base := range []string{"base", "base-2"} {

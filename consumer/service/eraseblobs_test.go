@@ -47,15 +47,14 @@ func TestErase_LeftoverBlobs_RemovedWithRun(t *testing.T) {
 	require.NoError(t, err)
 
 	receipt := w.erase("gone", false)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 	require.Equal(t, []string{kept}, w.chunks())
 
 	// An executor that slept through the removal puts the rest.
 	w.awaitUnlisted()
 	stop()
 	w.chunk("gone", "late")
-	left = w.left(&receipt)
+	left := w.left(&receipt)
 	require.EqualValues(t, 1, left.Blobs, "a request reports it")
 	require.NoError(t, w.Shard.Removals.Add(t.Context(), "gone", 1))
 	w.Fold(eraseSoon())
@@ -78,7 +77,6 @@ func TestErase_LeftoverBlobCrash_Continues(t *testing.T) {
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$O."+schema.BlobBucket("default")+".C."+first)))
 	w.Fold(eraseSoon())
 	receipt := w.erase("half", false)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 	require.Equal(t, []string{kept}, w.chunks())
 }

@@ -103,8 +103,7 @@ func TestRemoval_EventOfADeadDaemon_CarriedOutByWorker(t *testing.T) {
 	receipt := w.erase("run-1", false)
 	require.Equal(t, "n1", receipt.ID)
 	require.Equal(t, "alice", receipt.By)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 }
 
 // The fold stops between any two steps: the list comes before the checkpoint, and that before the watermark.
@@ -121,8 +120,7 @@ func TestRemoval_WorkerDiesAfterListing_NextContinues(t *testing.T) {
 	w.awaitUnlisted()
 	require.Equal(t, schema.StatusCompleted, w.status("run-2"))
 	receipt := w.erase("run-1", false)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 }
 
 // A crash of the server undoes the checkpoint that shows a removal, and keeps a later watermark.
@@ -145,8 +143,7 @@ func TestRemoval_CheckpointUndone_RemovedByNextDaemon(t *testing.T) {
 	c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusErased, c.Status)
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 }
 
 func TestRemoval_TwoRequestsAtOnce_OneReceipt(t *testing.T) {
@@ -214,8 +211,7 @@ func TestRemoval_LateEvents_RemovedByNextDaemon(t *testing.T) {
 		return len(log) == 1 && schema.IsErasedMark(&log[0])
 	}, time.Minute, 10*time.Millisecond, "the late event is still there")
 	w.awaitUnlisted()
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 }
 
 // A refused event of a removed run is listed before the fold has passed it.

@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -18,12 +17,7 @@ func keyed(t *testing.T) *serviceWorld {
 	t.Helper()
 	server := natstest.Start(t)
 	server.OnConn = fleettest.Keyed(t)
-	w := newServiceWorldOn(t, server)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.liveRuns.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	w.Fold(eraseSoon())
+	w, _ := erasingIn(t, newServiceWorldOn(t, server))
 	return w
 }
 
@@ -48,8 +42,7 @@ func TestRemoval_ForgedAfterwards_SignedOneStays(t *testing.T) {
 		return len(log) == 1 && schema.Removes(keys, &log[0]) != nil
 	}, testTimeout, 10*time.Millisecond)
 	w.awaitUnlisted()
-	left := w.left(&receipt)
-	require.True(t, left.None(), "%+v", left)
+	w.requireNothingLeft(&receipt)
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "run-1", schema.GetRequest{})
 }
 
