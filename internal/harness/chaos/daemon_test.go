@@ -216,11 +216,17 @@ func (w *world) tend() {
 	for d := range w.crashed {
 		d.stop()
 		w.forget(d)
-		err := w.eventually("a new daemon starts", func() error { return errors.Join(w.expireLease(), w.startDaemon()) })
+		err := w.anotherDaemon()
 		if err != nil && w.ctx.Err() == nil {
 			w.fail(err)
 		}
 	}
+}
+
+// anotherDaemon starts a daemon as a service manager does: one that ends at its start, because the server is not ready yet, is
+// started again.
+func (w *world) anotherDaemon() error {
+	return w.eventually("another daemon starts", func() error { return errors.Join(w.expireLease(), w.startDaemon()) })
 }
 
 func (w *world) forget(d *daemon) {

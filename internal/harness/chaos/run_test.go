@@ -160,7 +160,7 @@ func (w *world) breakIt(s *step) {
 	case second:
 		// A stopped daemon loses its shard to another.
 		if len(w.alive()) < 3 {
-			quiet("another daemon starts, the lease runs out", func() error { return errors.Join(w.expireLease(), w.startDaemon()) })
+			quiet("another daemon starts, the lease runs out", w.anotherDaemon)
 		}
 	case stopOne:
 		all := w.alive()
@@ -171,7 +171,7 @@ func (w *world) breakIt(s *step) {
 		quiet(d.name+" is stopped, another starts", func() error {
 			d.stop()
 			w.forget(d)
-			return errors.Join(w.expireLease(), w.startDaemon())
+			return w.anotherDaemon()
 		})
 	case restart:
 		quiet("the server is restarted", w.restartServer)
