@@ -1,19 +1,15 @@
 package cli
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/go-json-experiment/json"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/schema"
 )
 
 type completionCmd struct {
@@ -22,7 +18,7 @@ type completionCmd struct {
 
 // Help is the text below the flags.
 func (completionCmd) Help() string {
-	return `Run ids come from the server, if it answers within a second.
+	return `Completes commands, flags and their values.
 
 Examples:
   waymark completion bash > ~/.local/share/bash-completion/completions/waymark
@@ -93,23 +89,15 @@ type completeCmd struct {
 }
 
 // Run prints the words that can stand at the cursor.
-func (c completeCmd) Run(ctx context.Context, a *base.App) error {
+func (c completeCmd) Run(a *base.App) error {
 	parser, err := newParser(new(cli), a.Getenv, io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}
 	words := strings.Split(strings.TrimPrefix(strings.Join(c.Line, " "), "-- "), " ")
-	begun := words[len(words)-1]
-	before := slices.DeleteFunc(words[:len(words)-1], func(w string) bool { return w == "" })
-	if len(before) > 0 {
-		before = before[1:] // the program
-	}
-	list, err := choices(parser, before, begun, func(server []string) []string { return runIDs(ctx, a, server) })
-	if err != nil {
-		return err
-	}
+	begun, before := words[len(words)-1], words[1:max(len(words)-1, 1)] // without the program
 	var b strings.Builder
-	for _, w := range list {
+	for _, w := range choices(parser.Model.Node, before, begun) {
 		b.WriteString(w.word)
 		if w.help != "" {
 			b.WriteString("\t" + output.Printable(w.help))
@@ -125,129 +113,63 @@ func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 // choice is a possible next word.
 type choice struct{ word, help string }
 
-// choices returns the words that can follow before and that begin with begun. runs returns the runs of a server, which
-// flags name.
-func choices(parser *kong.Kong, before []string, begun string, runs func(server []string) []string) ([]choice, error) {
-	// A flag without its value, which comes next, ends the trace with an error.
-	traced, pending := before, ""
-	if len(before) > 0 && strings.HasPrefix(before[len(before)-1], "-") {
-		traced, pending = before[:len(before)-1], before[len(before)-1]
-	}
-	line, err := kong.Trace(parser, traced)
-	if err != nil {
-		return nil, fmt.Errorf("reading the command line: %w", err)
-	}
-	node := line.Selected()
-	switch {
-	case node == nil:
-		node = parser.Model.Node
-	case node.Parent.DefaultCmd == node && !slices.Contains(traced, node.Name):
-		node = node.Parent // the trace went on to the default command
-	}
-	flags := slices.Concat(node.AllFlags(true)...)
-	known := func() []string {
-		if line.Error != nil {
-			return nil // it may name a server that was not read
+// choices returns the commands, flags and values that can follow before and that begin with begun.
+func choices(node *kong.Node, before []string, begun string) []choice {
+	var pending *kong.Flag // its value comes next
+	arguments := 0
+	for _, word := range before {
+		child := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == word || slices.Contains(n.Aliases, word) })
+		switch {
+		case word == "":
+		case pending != nil:
+			pending = nil
+		case strings.HasPrefix(word, "-"):
+			pending = flagNamed(node, word)
+		case child >= 0:
+			node = node.Children[child]
+		default:
+			arguments++
 		}
-		return runs(serverFlags(line))
 	}
-
 	prefix := ""
 	if name, value, has := strings.Cut(begun, "="); has && strings.HasPrefix(name, "-") {
-		pending, prefix, begun = name, name+"=", value
+		pending, prefix, begun = flagNamed(node, name), name+"=", value
 	}
 	var all []choice
-	switch value := flagNamed(flags, pending); {
-	case value != nil && !value.IsBool():
-		all = valuesOf(value.Value, known)
-	case prefix == "" && strings.HasPrefix(begun, "-"):
-		for _, f := range flags {
+	values := func(v *kong.Value) {
+		for _, word := range v.EnumSlice() {
+			all = append(all, choice{word, ""})
+		}
+	}
+	switch args := node.Positional; {
+	case pending != nil:
+		values(pending.Value)
+	case strings.HasPrefix(begun, "-"):
+		for _, f := range slices.Concat(node.AllFlags(true)...) {
 			all = append(all, choice{"--" + f.Name, f.Help})
 		}
-	case prefix == "":
-		all = commandsAndArguments(line, node, known)
+	case arguments < len(args):
+		values(args[arguments])
+	default:
+		for _, n := range node.Children {
+			if !n.Hidden {
+				all = append(all, choice{n.Name, n.Help})
+			}
+		}
 	}
 	all = slices.DeleteFunc(all, func(c choice) bool { return c.word == "" || !strings.HasPrefix(c.word, begun) })
 	for i := range all {
 		all[i].word = prefix + all[i].word
 	}
-	return all, nil
-}
-
-// serverFlags are the flags of a line that name a server.
-func serverFlags(line *kong.Context) (flags []string) {
-	for _, p := range line.Path {
-		if p.Flag != nil && p.Flag.Group != nil && p.Flag.Group.Key == "server" {
-			flags = append(flags, fmt.Sprintf("--%s=%v", p.Flag.Name, line.FlagValue(p.Flag)))
-		}
-	}
-	return flags
-}
-
-func flagNamed(flags []*kong.Flag, word string) *kong.Flag {
-	i := slices.IndexFunc(flags, func(f *kong.Flag) bool { return word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short) })
-	if i < 0 {
-		return nil
-	}
-	return flags[i]
-}
-
-// commandsAndArguments are the commands below a node, and the values of its next argument.
-func commandsAndArguments(line *kong.Context, node *kong.Node, runs func() []string) (all []choice) {
-	for _, n := range node.Children {
-		if !n.Hidden && n.Type == kong.CommandNode {
-			for _, name := range append([]string{n.Name}, n.Aliases...) {
-				all = append(all, choice{name, n.Help})
-			}
-		}
-	}
-	given := 0
-	for _, p := range line.Path {
-		if p.Positional != nil {
-			given++
-		}
-	}
-	if args := node.Positional; len(args) > 0 {
-		// The last argument may take several values.
-		all = append(all, valuesOf(args[min(given, len(args)-1)], runs)...)
-	}
 	return all
 }
 
-// valuesOf returns the known values of a flag or an argument; none for a file.
-func valuesOf(v *kong.Value, runs func() []string) (list []choice) {
-	place := v.Name
-	if v.Flag != nil {
-		place = v.Flag.PlaceHolder
+// flagNamed is the flag of a word that takes a value.
+func flagNamed(node *kong.Node, word string) *kong.Flag {
+	for _, f := range slices.Concat(node.AllFlags(false)...) {
+		if !f.IsBool() && (word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short)) {
+			return f
+		}
 	}
-	words := v.EnumSlice()
-	if strings.EqualFold(place, "run") {
-		words = runs()
-	}
-	for _, word := range words {
-		list = append(list, choice{word, ""})
-	}
-	return list
-}
-
-// mostRuns bounds the completed runs: the newest.
-const mostRuns = "200"
-
-// runIDs returns the newest runs of a command line's server, or none if it does not answer soon: a shell waits for it.
-func runIDs(ctx context.Context, a *base.App, server []string) []string {
-	var out bytes.Buffer
-	inner := &base.App{Getenv: a.Getenv, Stdout: &out, Stderr: io.Discard, Now: a.Now, Refuse: a.Refuse}
-	args := append([]string{"runs", "ls", "--json", "--quiet", "--limit", mostRuns}, server...)
-	if dispatch(ctx, inner, append(args, "--timeout", "1s")) != nil {
-		return nil
-	}
-	var list schema.ListReply
-	if json.Unmarshal(out.Bytes(), &list) != nil {
-		return nil
-	}
-	ids := make([]string, len(list.Runs))
-	for i := range list.Runs {
-		ids[i] = list.Runs[i].Run
-	}
-	return ids
+	return nil
 }
