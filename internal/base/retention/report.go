@@ -1,10 +1,8 @@
 package retention
 
 import (
-	"fmt"
-	"io"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -58,77 +56,5 @@ func (r *Report) Add(items []schema.CleanupItem) {
 
 // Reasons are the occurring reasons, sorted.
 func (r *Report) Reasons() []schema.Why {
-	reasons := make([]schema.Why, 0, len(r.ByWhy))
-	for why := range r.ByWhy {
-		reasons = append(reasons, why)
-	}
-	slices.Sort(reasons)
-	return reasons
-}
-
-// Markdown writes the report as a page.
-func (r *Report) Markdown(w io.Writer) error {
-	var b strings.Builder
-	line := func(format string, args ...any) { _, _ = fmt.Fprintf(&b, format+"\n", args...) } // a strings.Builder takes everything
-	removed := "removed"
-	if r.DryRun {
-		removed = "would be removed"
-	}
-	line("# Cleanup of fleet %s", r.Fleet)
-	line("")
-	line("From %s to %s. Kept are: %s.", r.Began, r.Ended, r.Policy.String())
-	line("")
-	if r.Proposed {
-		line("Nothing was removed: the fleet has no policy, and this is a proposal.")
-		line("")
-	}
-	if r.Interrupted {
-		line("It was interrupted: the next cleanup goes on.")
-		line("")
-	}
-	line("| what | runs |")
-	line("|---|---|")
-	line("| scanned | %d |", r.Scanned)
-	line("| %s | %d (%d bytes) |", removed, r.Removed, r.Bytes)
-	line("| kept | %d |", r.Kept)
-	line("| not removed after all | %d |", r.Failed)
-	line("")
-	line("| why | runs |")
-	line("|---|---|")
-	for _, why := range r.Reasons() {
-		line("| %s | %d |", why.Words(), r.ByWhy[why])
-	}
-	line("")
-	line("| run | status | last event | bytes | what | why |")
-	line("|---|---|---|---|---|---|")
-	for i := range r.Runs {
-		item := &r.Runs[i]
-		what := "kept"
-		switch {
-		case item.Remove && item.Failed != "":
-			what = "not removed: " + cell(item.Failed)
-		case item.Remove:
-			what = removed
-		}
-		why := item.Why.Words()
-		if item.Detail != "" {
-			why += ": " + cell(item.Detail)
-		}
-		line("| %s | %s | %s | %d | %s | %s |", item.Run, item.Status, item.Last, item.Bytes, what, why)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// cell escapes text for a table's cell.
-func cell(s string) string {
-	return strings.Map(func(c rune) rune {
-		switch {
-		case c == '|':
-			return '/'
-		case c < ' ' || c == 0x7f:
-			return ' '
-		}
-		return c
-	}, s)
+	return slices.Sorted(maps.Keys(r.ByWhy))
 }

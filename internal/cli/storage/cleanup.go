@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +20,7 @@ const (
 	cleanupPage = 100
 	// cleanupLook is the interval of polls for pending removals.
 	cleanupLook = 100 * time.Millisecond
-	// shownRuns bounds the runs that are listed for people; reports have all.
+	// shownRuns bounds the runs that are listed for people; --json has all.
 	shownRuns = 20
 	// proposedDays is the age, in days, of failed runs that a cleanup without flags proposes to remove in a fleet
 	// without a policy.
@@ -37,7 +36,6 @@ type CleanupCmd struct {
 	Grace  age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this (default: 10m)."`
 	Status []schema.Status `placeholder:"STATUS,..." help:"completed, failed or cancelled; may be repeated."`
 	DryRun bool            `help:"Show the plan; remove nothing."`
-	Report string          `placeholder:"FILE" help:"Write a report to a new file: Markdown if it ends with .md, else JSON."`
 	By     string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
@@ -51,7 +49,7 @@ A run is kept at any age if it has not ended, waits, has a pending call or hand-
 
 Examples:
   waymark cleanup --max-age 30d --status completed --dry-run
-  waymark cleanup --max-age 7d --status failed --report cleanup.md`
+  waymark cleanup --max-age 7d --status failed --json > cleanup.json`
 }
 
 // Validate is called by kong.
@@ -105,23 +103,15 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	file, err := createFile("report", c.Report)
-	if err != nil {
-		return err
-	}
 	report := &retention.Report{Fleet: cl.Fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.Now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
 	err = c.pages(ctx, cl, by, report)
 	stopped := ctx.Err() != nil
 	if err != nil && !stopped && report.Scanned == 0 {
-		file.discard()
 		return err
 	}
 	report.Interrupted, report.Ended = err != nil, schema.FormatTime(a.Now())
-	if werr := c.write(a, file, report); werr != nil {
-		if f, ok := errors.AsType[*failure.Error](werr); ok && err != nil {
-			f.What += "; the cleanup ended early: " + err.Error()
-		}
-		return werr
+	if werr := c.show(a, report); werr != nil { // a removal cannot be undone
+		return errors.Join(fmt.Errorf("runs removed: %d, but the report was not written: %w", report.Removed, werr), err)
 	}
 	switch {
 	case stopped:
@@ -167,11 +157,6 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 	}
 }
 
-// write writes the report to the requested file.
-func (c CleanupCmd) write(a *base.App, file *newFile, report *retention.Report) error {
-	return errors.Join(c.writeReport(file, report), c.show(a, report))
-}
-
 // show prints the report.
 func (c CleanupCmd) show(a *base.App, report *retention.Report) error {
 	if a.JSON {
@@ -190,29 +175,6 @@ func (c CleanupCmd) show(a *base.App, report *retention.Report) error {
 	return nil
 }
 
-// writeReport writes the report's file. A removal cannot be undone, so an error says how many runs were removed.
-func (c CleanupCmd) writeReport(file *newFile, report *retention.Report) error {
-	err := file.write(func(w io.Writer) error {
-		if strings.HasSuffix(c.Report, ".md") {
-			return report.Markdown(w)
-		}
-		return output.Document(w, report)
-	})
-	if err == nil {
-		return nil
-	}
-	f := &failure.Error{
-		Code: failure.General, Err: err,
-		What: fmt.Sprintf("%s removed, but the report was not written: %s", removedRuns(report.Removed), err),
-		Hint: "keep the report on standard output: it is not printed again",
-	}
-	if report.DryRun {
-		f.What = fmt.Sprintf("no run was removed, and the report was not written: %s", err)
-		f.Hint = "name a writable file"
-	}
-	return f
-}
-
 // keptText is the number of kept runs with reasons: grace and age keep most of them, and those are not listed.
 func keptText(report *retention.Report) string {
 	var whys []string
@@ -226,10 +188,6 @@ func keptText(report *retention.Report) string {
 		kept += ": " + strings.Join(whys, ", ")
 	}
 	return kept
-}
-
-func removedRuns(n int64) string {
-	return output.Plural(n, "run") + " " + output.InNumber(n, "is", "are")
 }
 
 func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
@@ -277,7 +235,7 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 			return err
 		}
 		if left > 0 {
-			if err := a.Say(a.Stdout, "and %d more; --report FILE or --json has all", left); err != nil {
+			if err := a.Say(a.Stdout, "and %d more; --json has all", left); err != nil {
 				return err
 			}
 		}

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/pause"
-	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/schema"
@@ -22,29 +20,28 @@ const eraseTries = schema.MaxBases
 
 // EraseCmd is waymark erase.
 type EraseCmd struct {
-	Run_    string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
-	Force   bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
-	Forks   bool   `help:"Remove its forks first."`
-	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
-	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
-	Check   string `placeholder:"FILE" help:"Check a receipt: is data of the run left?"`
+	Run_   string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
+	Force  bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
+	Forks  bool   `help:"Remove its forks first."`
+	Reason string `placeholder:"TEXT" help:"Why, for the record."`
+	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Check  string `placeholder:"FILE" help:"Check the receipt in a file: is data of the run left?"`
 }
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
 	return `Removes all data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. The event that removes it, ` +
-		`without content, stays: it is the receipt. Its forks must be removed first.
+		`without content, stays: it is the receipt, which --json prints, also of a removed run. Its forks must be removed first.
 
 Examples:
-  waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json
+  waymark erase fix-login --reason "asked by the customer" --json > fix-login.json
   waymark erase --check fix-login.json`
 }
 
 // Validate is called by kong.
 func (c EraseCmd) Validate() error {
 	switch {
-	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks || c.Receipt != ""):
+	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks):
 		return errors.New("--check cannot be combined with a run: the receipt names it")
 	case c.Check == "" && c.Run_ == "":
 		return errors.New("name a run, or a receipt with --check FILE")
@@ -70,24 +67,23 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	file, err := createFile("receipt", c.Receipt)
-	if err != nil {
-		return err
-	}
 	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
 	if err != nil {
-		file.discard()
 		return err
 	}
-	return errors.Join(c.writeReceipt(cl.Prompt, file, receipt), c.show(a, receipt, already))
-}
-
-// show prints the receipt.
-func (c EraseCmd) show(a *base.App, receipt *schema.Removal, already bool) error {
 	if a.JSON {
-		return output.Document(a.Stdout, receipt)
+		err = output.Document(a.Stdout, receipt)
+	} else {
+		err = printReceipt(a, receipt, already)
 	}
-	return printReceipt(a, receipt, already)
+	if err != nil { // the removal cannot be undone
+		return &failure.Error{
+			Code: failure.General, Err: err,
+			What: fmt.Sprintf("run %s was erased, but its receipt was not written: %s", receipt.Run, err),
+			Hint: "request the receipt again: " + cl.Prompt.Command("erase "+receipt.Run+" --json"),
+		}
+	}
+	return nil
 }
 
 // erase removes a run, and waits until it is removed.
@@ -110,7 +106,7 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 			continue
 		}
 		if err != nil {
-			return nil, false, c.refused(cl, run, forks, err)
+			return nil, false, c.refused(cl, forks, err)
 		}
 		if reply.Done {
 			return &reply.Removal, first && reply.Already, nil
@@ -119,7 +115,7 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 			return nil, false, &failure.Error{
 				Code: failure.Unavailable, Err: ctx.Err(),
 				What: fmt.Sprintf("the removal of run %s is not finished", run),
-				Hint: "the daemon continues; request the receipt again: " + c.again(cl.Prompt, run),
+				Hint: "the daemon continues; request the receipt again: " + cl.Prompt.Command("erase "+run+" --json"),
 			}
 		}
 	}
@@ -140,39 +136,24 @@ func forksIn(err error) []string {
 	return details.Forks
 }
 
-// refused adds the next step to a refusal.
-func (c EraseCmd) refused(cl *base.Client, run string, forks []string, err error) error {
+// refused adds the next step to a refusal: the command as it was given, with the flag that it lacks.
+func (c EraseCmd) refused(cl *base.Client, forks []string, err error) error {
 	told, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || told.Code != schema.CodeNeeded {
 		return err
 	}
-	hint := "to remove it anyway: " + cl.Prompt.Command("erase "+run+" --force")
+	hint, words := "to remove it anyway: ", "erase "+c.Run_
 	if len(forks) > 0 {
-		hint = "to remove its forks first: " + cl.Prompt.Command("erase "+run+" --forks")
+		hint = "to remove its forks first: "
 	}
+	if c.Force || len(forks) == 0 {
+		words += " --force"
+	}
+	if c.Forks || len(forks) > 0 {
+		words += " --forks"
+	}
+	hint += cl.Prompt.Command(words)
 	return &failure.Error{Code: failure.Conflict, What: told.Message, Hint: hint, Err: err}
-}
-
-// again is the command that prints the receipt of a removed run.
-func (c EraseCmd) again(p prompt.Prompt, run string) string {
-	words := "erase " + run
-	if c.Receipt != "" && run == c.Run_ {
-		words += " --receipt " + schema.ShellWord(c.Receipt)
-	}
-	return p.Command(words)
-}
-
-// writeReceipt writes the receipt. The removal cannot be undone, so an error says that the run was erased.
-func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Removal) error {
-	err := file.write(func(w io.Writer) error { return output.Document(w, receipt) })
-	if err == nil {
-		return nil
-	}
-	return &failure.Error{
-		Code: failure.General, Err: err,
-		What: fmt.Sprintf("run %s was erased, but its receipt was not written: %s", receipt.Run, err),
-		Hint: "request the receipt again, with the same or another file: " + c.again(p, c.Run_),
-	}
 }
 
 func partsText(p *schema.ErasedParts) string {
@@ -190,11 +171,11 @@ func printReceipt(a *base.App, r *schema.Removal, already bool) error {
 func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	text, err := os.ReadFile(c.Check)
 	if err != nil {
-		return failure.New(failure.NotFound, "create one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
+		return failure.New(failure.NotFound, "create one with: waymark erase RUN --json > FILE", "receipt %s cannot be read: %s", c.Check, err)
 	}
 	var receipt schema.Removal
 	if err := json.Unmarshal(text, &receipt); err != nil || receipt.ID == "" {
-		return failure.New(failure.Usage, "use a file from waymark erase RUN --receipt FILE", "%s is not a receipt", c.Check)
+		return failure.New(failure.Usage, "use a file from waymark erase RUN --json", "%s is not a receipt", c.Check)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
