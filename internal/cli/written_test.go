@@ -196,17 +196,17 @@ func (w *writtenFleet) application(run string) {
 	w.write(run, schema.SignalConsumed, 0, `{"signal_ids":["s1"]}`)
 }
 
-func TestRunsGetAndPlan_ApplicationStateAndSignals_AreShown(t *testing.T) {
+func TestPlan_ApplicationStateAndSignals_AreShown(t *testing.T) {
 	t.Parallel()
 	w := newWrittenFleet(t)
 	w.application("r1")
-	for _, words := range []string{"runs get r1 --view state", "plan r1"} {
-		said := w.told(strings.Fields(words)...)
-		require.Regexp(t, `(?m)^plan +\{"step":2\} +\d+s ago$`, said, words)
-		require.Regexp(t, `(?m)^notes +2.0 KiB +\d+s ago$`, said, words)
-		require.Regexp(t, `(?m)^signals +1 not read yet$`, said, words)
-		require.Regexp(t, `(?m)^s2 +note-s2 +\d+s ago$`, said, words)
-		require.NotRegexp(t, `(?m)^s1 `, said, words)
+	said := w.told("plan", "r1")
+	require.Regexp(t, `(?m)^plan +\{"step":2\} +\d+s ago$`, said)
+	require.Regexp(t, `(?m)^notes +2.0 KiB +\d+s ago$`, said)
+	for _, said := range []string{said, w.told("runs", "get", "r1")} {
+		require.Regexp(t, `(?m)^signals +1 not read yet$`, said)
+		require.Regexp(t, `(?m)^s2 +note-s2 +\d+s ago$`, said)
+		require.NotRegexp(t, `(?m)^s1 `, said)
 	}
 	w.write("r1", schema.RunEnded, 0, `{"status":"completed"}`)
 	require.Eventually(t, func() bool {
@@ -267,7 +267,7 @@ func TestEncryptedFields_ViewsAndInput_NameTheKey(t *testing.T) {
 		ref("/message")+`,`+ref("/response_schema")+`]}`)
 	const text = "(encrypted with key k1)"
 	for words, times := range map[string]int{
-		"runs get r1 --view state": 6, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2,
+		"events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2,
 	} {
 		said := w.told(strings.Fields(words)...)
 		require.NotContains(t, said, "c2VjcmV0", words)

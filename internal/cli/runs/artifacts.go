@@ -99,25 +99,8 @@ func (c ArtifactsCmd) print(a *base.App, list *artifactList) error {
 		_, err := fmt.Fprintln(a.Stderr, "no artifacts")
 		return err
 	}
-	columns, rows := withoutEmpty(artifactColumns(), artifactRows(list.Artifacts))
-	return output.Table(a.Stdout, columns, rows)
-}
-
-func artifactColumns() []output.Column {
-	return []output.Column{
-		{Title: "artifact", Shrinks: true},
-		{Title: "id", Drop: 4},
-		{Title: "type", Drop: 2, Shrinks: true},
-		{Title: "size", Right: true},
-		{Title: "digest", Drop: 1},
-		{Title: "turn", Right: true, Drop: 3},
-		{Title: "where", Shrinks: true},
-	}
-}
-
-func artifactRows(list []*story.Artifact) [][]string {
-	rows := make([][]string, len(list))
-	for i, f := range list {
+	rows := make([][]string, len(list.Artifacts))
+	for i, f := range list.Artifacts {
 		digest, turn := f.Digest, ""
 		if short := len("sha256-") + digestDigits; len(digest) > short {
 			digest = digest[:short] + "…"
@@ -131,5 +114,14 @@ func artifactRows(list []*story.Artifact) [][]string {
 		}
 		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), id, f.MediaType, f.SizeText(), digest, turn, f.WhereText()}
 	}
-	return rows
+	columns, rows := withoutEmpty([]output.Column{
+		{Title: "artifact", Shrinks: true},
+		{Title: "id", Drop: 4},
+		{Title: "type", Drop: 2, Shrinks: true},
+		{Title: "size", Right: true},
+		{Title: "digest", Drop: 1},
+		{Title: "turn", Right: true, Drop: 3},
+		{Title: "where", Shrinks: true},
+	}, rows)
+	return output.Table(a.Stdout, columns, rows)
 }

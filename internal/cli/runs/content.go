@@ -3,7 +3,6 @@ package runs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/waymarkio/waymark/internal/base/encryption"
@@ -15,14 +14,23 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// showState prints the full state of a run. For a run with missing events it prints the known state, and fails.
-func showState(ctx context.Context, a *base.App, cl *base.Client, run string, full bool) error {
+// printState prints the full state of a run at a point, as JSON. For a run with missing events it prints the known
+// state, and fails. full loads the content in the object store.
+func printState(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, full bool) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		state, missing, err := base.StateOf(ctx, fleet, run)
-		if err != nil {
+		state, missing := fleet.GetAt(ctx, run, at)
+		if state == nil {
+			return missing
+		}
+		if full {
+			if err := fleet.Hydrate(ctx, state); err != nil {
+				return errors.Join(err, missing)
+			}
+		}
+		if err := story.OpenHead(ctx, cl, &state.Head); err != nil {
 			return err
 		}
-		return errors.Join(printState(ctx, a, cl, fleet, state, full), missing)
+		return errors.Join(output.Document(a.Stdout, state), missing)
 	})
 }
 
@@ -36,16 +44,7 @@ func parsePoint(flag, text string) (schema.Point, error) {
 }
 
 // showAt prints a run at a point of its history.
-func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string, full bool) error {
-	if view == schema.ViewState {
-		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-			state, err := fleet.GetAt(ctx, run, at)
-			if state == nil {
-				return err
-			}
-			return errors.Join(printState(ctx, a, cl, fleet, state, full), err)
-		})
-	}
+func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point) error {
 	var reply schema.GetReply
 	if err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at.String()}, &reply); err != nil {
 		return err
@@ -65,66 +64,6 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 			"events of run %s before %s are missing: %s", run, at, output.Plural(len(reply.Gaps), "gap"))
 	}
 	return nil
-}
-
-func printState(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Reader, s *schema.State, full bool) error {
-	if full {
-		if err := fleet.Hydrate(ctx, s); err != nil {
-			return err
-		}
-	}
-	if err := story.OpenHead(ctx, cl, &s.Head); err != nil {
-		return err
-	}
-	if a.JSON {
-		return output.Document(a.Stdout, s)
-	}
-	if err := printHead(a, &s.Head, s.Head.Quarantined(0)); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(a.Stdout); err != nil {
-		return err
-	}
-	if full {
-		if err := printWhole(a, s); err != nil {
-			return err
-		}
-		return printRecord(a, s)
-	}
-	messages := make([][]string, len(s.Messages))
-	for i, m := range s.Messages {
-		content := encryption.ReadableValue(m.Message, m.Refs)
-		content.Role = ""
-		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, story.MessagesText([]schema.Message{content})}
-	}
-	if err := output.Table(a.Stdout, []output.Column{
-		{Title: "message", Right: true}, {Title: "turn", Right: true}, {Title: "role"}, {Title: "content", Shrinks: true},
-	}, messages); err != nil {
-		return err
-	}
-	if err := printValues(a, s.Values); err != nil {
-		return err
-	}
-	calls := make([][]string, len(s.Calls))
-	for i, c := range s.Calls {
-		result := storedField(string(c.Result), c.Refs, "/result")
-		if c.Error != nil {
-			result = output.Words(c.Error.Type, encryption.ReadableField(c.Error.Message, c.Refs, "/error/message"))
-		}
-		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), storedField(string(c.Arguments), c.Refs, "/arguments"), result}
-	}
-	if err := printBelow(a, []output.Column{
-		{Title: "turn", Right: true},
-		{Title: "call"},
-		{Title: "occ.", Right: true},
-		{Title: "tool", Shrinks: true},
-		{Title: "outcome"},
-		{Title: "arguments", Shrinks: true},
-		{Title: "result", Shrinks: true},
-	}, calls); err != nil {
-		return err
-	}
-	return printRecord(a, s)
 }
 
 // storedField is a field for people; for a large field, its location: the object store, because the state does not have

@@ -291,3 +291,17 @@ func rejectedText(c schema.Counts) string {
 	}
 	return strings.Join(list, ", ")
 }
+
+// madeText counts a run's artifacts and compactions.
+func madeText(c schema.Counts) string {
+	var list []string
+	for _, n := range []struct {
+		count int64
+		noun  string
+	}{{c.Artifacts, "artifact"}, {c.Compactions, "compaction"}} {
+		if n.count > 0 {
+			list = append(list, output.Plural(n.count, n.noun))
+		}
+	}
+	return output.Words(list...)
+}

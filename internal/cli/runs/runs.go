@@ -243,18 +243,18 @@ func contractText(r *schema.RunSummary) string {
 
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
-	View string `default:"head" enum:"head,state" help:"head: compact state; state: messages and calls."`
+	View string `default:"head" enum:"head,state" help:"head: compact state; state: all that its events add up to, as JSON."`
 	At   string `placeholder:"POINT" help:"Show it exactly as it was at a point of its history, such as turn:7."`
-	Full bool   `help:"Print content in full; implies --view state."`
+	Full bool   `help:"With the content in the object store; implies --view state."`
 }
 
 // Help is the text below the flags.
 func (getCmd) Help() string {
-	return `Durations: waymark runs show.
+	return `What it did, in lines: waymark runs show.
 
 Examples:
-  waymark runs get fix-login --full | less
-  waymark runs get fix-login --at turn:7 --view state`
+  waymark runs get fix-login --full | jq .messages
+  waymark runs get fix-login --at turn:7`
 }
 
 // Run shows a run.
@@ -273,11 +273,11 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	if c.At != "" {
-		return showAt(ctx, a, cl, c.Run_, at, c.View, c.Full)
-	}
-	if c.View == schema.ViewState {
-		return showState(ctx, a, cl, c.Run_, c.Full)
+	switch {
+	case c.View == schema.ViewState:
+		return printState(ctx, a, cl, c.Run_, at, c.Full)
+	case c.At != "":
+		return showAt(ctx, a, cl, c.Run_, at)
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
