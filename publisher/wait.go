@@ -212,7 +212,7 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	})
 	open := openCall(&head, key)
 	switch {
-	case open == nil || !open.InDoubt:
+	case open == nil || !open.MayHaveRun(head.Epoch):
 		return fmt.Errorf("call %.80q of turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrNotInDoubt)
 	case waits:
 		return nil

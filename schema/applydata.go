@@ -492,6 +492,9 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
 		c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, true
+		if c.Replay.Rerunnable() {
+			c.Replay = ReplayHold // the executor's policy is stricter than the recorded one, and counts from now on
+		}
 		v.Call = c.CallKey
 	}
 	h.Status = StatusWaiting

@@ -138,7 +138,7 @@ func (s *State) doubted() {
 		}
 		c.InDoubt, c.Epoch = o.InDoubt, o.Epoch
 		if c.Replay.orHold() != o.Replay {
-			c.Replay = o.Replay // the stricter policy under which it began after the point
+			c.Replay = o.Replay // a stricter policy, under which it began after the point or is held
 		}
 	}
 }

@@ -417,6 +417,9 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 				return yes(false)
 			}
 			about.doubt, about.requested, about.again = true, false, false
+			if free(about.replay) {
+				about.replay = schema.ReplayHold
+			}
 		}
 		m.waits[d.InterruptID] = about
 		m.name(e, d)

@@ -1,0 +1,101 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// leftCall leaves run r1 to other executors with the call c1 of pay. begun: the tool had its effect before its executor
+// died.
+func (w *world) leftCall(t *testing.T, policy schema.Replay, begun bool) {
+	t.Helper()
+	turn := openTurn(t, start(t, w.fleet(), "r1"))
+	recorded := publisher.ToolCall{ID: "c1", Name: "pay", Arguments: raw(`{"cents":5}`), Replay: policy}
+	answers(t, turn, recorded)
+	if begun {
+		ctx, die := context.WithCancelCause(t.Context())
+		_, err := turn.Tool(ctx, recorded, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+			die(errors.New("the process vanishes"))
+			return publisher.ToolResult{}, context.Cause(ctx)
+		})
+		require.Error(t, err)
+	}
+	w.orphan("r1", 1)
+}
+
+// nextVersion serves the agent with other tools.
+func (w *world) nextVersion(t *testing.T, name string, tools ...publisher.Tool) *served {
+	t.Helper()
+	return serveRuns(t, w.fleet(named(name)), nil, func(spec *publisher.ExecutorSpec) {
+		spec.Capacity = 1
+		spec.Loops = map[string]publisher.Loop{"coder": {Model: new(scripted).model, Tools: tools}}
+	})
+}
+
+// requireHeld requires that the run waits for a person's settlement of its call, and says so.
+func (w *world) requireHeld(t *testing.T, s *served) {
+	t.Helper()
+	got := s.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeWaiting, got.outcome, "%v", got.err)
+	require.ErrorIs(t, got.err, publisher.ErrHeld)
+	state := w.fold("r1")
+	require.Equal(t, schema.StatusWaiting, state.Head.Status)
+	require.Len(t, state.Head.Interrupts, 1)
+	require.Equal(t, schema.WaitToolInDoubt, state.Head.Interrupts[0].Reason)
+	require.Len(t, state.Head.HeldCalls(), 1)
+	plan := schema.PlanOf(state)
+	require.Equal(t, schema.PlanWait, plan.Next)
+	require.Equal(t, schema.CallHold, plan.Calls[0].Action)
+	require.Equal(t, schema.SettleCommands("default", "r1", plan.Calls[0].CallKey), plan.Calls[0].Commands)
+}
+
+// settle settles the call as a person.
+func (w *world) settle(t *testing.T, how schema.Settlement) {
+	t.Helper()
+	_, err := w.fleet(named("ann")).Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, By: "ann", How: how})
+	require.NoError(t, err)
+}
+
+func TestLoop_PolicyIsStricterNow_RunWaits(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []schema.Replay{publisher.Pure, publisher.Idempotent} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.daemon()
+			w.leftCall(t, policy, true)
+			ran := make(chan string, 10)
+			pay := func(policy schema.Replay, version string) publisher.Tool {
+				return publisher.NewTool("pay", "", policy, func(context.Context, struct {
+					Cents int `json:"cents"`
+				},
+				) (string, error) {
+					ran <- version
+					return "paid", nil
+				})
+			}
+			s := w.nextVersion(t, "exec-2", pay(publisher.Hold, "stricter"))
+			w.requireHeld(t, s)
+			require.Zero(t, w.fold("r1").Head.Stalled, "a wait is no claim without progress")
+			require.NoError(t, s.stop())
+
+			// An executor of the old version may be given the run for a signal: it runs nothing either.
+			require.NoError(t, w.fleet(named("ann")).Signal(t.Context(), "r1", publisher.SignalSpec{ID: "s1", Name: "hurry"}))
+			old := w.nextVersion(t, "exec-3", pay(policy, "old"))
+			w.requireHeld(t, old)
+			require.Empty(t, ran)
+
+			w.settle(t, schema.SettledRerun)
+			require.Equal(t, publisher.OutcomeCompleted, old.outcome(t, "r1").outcome)
+			require.Len(t, ran, 1)
+			require.Equal(t, schema.ReplayHold, w.fold("r1").Calls[0].Replay)
+			require.Equal(t, schema.OutcomeReturned, w.fold("r1").Calls[0].Outcome)
+		})
+	}
+}
