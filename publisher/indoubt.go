@@ -25,7 +25,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 	case c.open.Replay == schema.ReplayVerify:
 		reply, err := c.askTool(ctx)
 		if unknown, ok := errors.AsType[*unverified](err); ok {
-			return c.hold(ctx, unknown.why)
+			return c.hold(ctx, "could not be verified: "+unknown.why)
 		}
 		if err != nil {
 			return fmt.Errorf("verifying call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
@@ -34,12 +34,16 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 			settled.How, settled.Result, settled.IsError = schema.SettledVerified, reply.Result, reply.IsError
 		}
 	default:
-		return c.hold(ctx, "")
+		why := ""
+		if refused := c.refused(); refused != nil {
+			why = "cannot run again here: " + refused.Message
+		}
+		return c.hold(ctx, why)
 	}
 	err := c.settle(ctx, &settled)
 	rejected, ok := errors.AsType[*RejectedError](err)
 	if ok && rejected.Reason == schema.ReasonInvalidData && settled.How == schema.SettledVerified {
-		return c.run.held(c.open, "the tool's answer cannot be recorded: "+rejected.Detail)
+		return c.run.held(c.open, "could not be verified: the tool's answer cannot be recorded: "+rejected.Detail)
 	}
 	return err
 }
@@ -117,7 +121,7 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 	return c.run.held(c.open, why)
 }
 
-// held explains how to settle an open call that must not run again. why is the tool's answer, if it was asked.
+// held explains how to settle an open call that must not run again. why continues the sentence "it is in doubt and".
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
 	settle := strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
@@ -133,7 +137,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)
 	case why != "":
-		e.Detail = "it is in doubt and could not be verified: " + why
+		e.Detail = "it is in doubt and " + why
 	default:
 		e.Detail = "it is in doubt and its replay policy requires a person to settle it"
 	}

@@ -282,9 +282,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 		}
 		c.Replay, c.VerifySubject = t.Replay, t.VerifySubject
 		c.SideEffect, c.Timeout = cmp.Or(c.SideEffect, t.SideEffect), cmp.Or(t.Timeout, l.ToolTimeout)
-		if err := t.check(c.Arguments); err != nil && c.Error == nil {
-			c.Error = &schema.Error{Type: invalidArgumentsType, Message: clipped(err.Error(), maxShownProblem)}
-		}
+		c.Error = cmp.Or(c.Error, t.refusal(c.Arguments))
 	}
 	return answer
 }

@@ -62,6 +62,105 @@ func (w *world) settle(t *testing.T, how schema.Settlement) {
 	require.NoError(t, err)
 }
 
+func TestLoop_RecordedArgumentsDoNotFit_ToolDoesNotRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		policy schema.Replay
+		begun  bool
+		held   bool
+	}{
+		{name: "hold call that has not run", policy: publisher.Hold},
+		{name: "hold call that may have run", policy: publisher.Hold, begun: true, held: true},
+		{name: "pure call that may have run", policy: publisher.Pure, begun: true},
+		{name: "idempotent call that may have run", policy: publisher.Idempotent, begun: true, held: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.daemon()
+			w.leftCall(t, c.policy, c.begun)
+			ran := make(chan int, 10)
+			// The member cents has another name in this version.
+			s := w.nextVersion(t, "exec-2", publisher.NewTool("pay", "", c.policy, func(_ context.Context, in struct {
+				Amount int `json:"amount"`
+			},
+			) (string, error) {
+				ran <- in.Amount
+				return "paid", nil
+			}))
+			if c.held {
+				w.requireHeld(t, s)
+				w.settle(t, schema.SettledRerun)
+			}
+			require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+			require.Empty(t, ran)
+			failed := w.fold("r1").Calls[0]
+			require.Equal(t, schema.OutcomeFailed, failed.Outcome)
+			require.Equal(t, "invalid_arguments", failed.Error.Type)
+			require.Contains(t, failed.Error.Message, "the schema of pay")
+		})
+	}
+}
+
+func TestLoop_ToolIsGone_CallThatMayHaveRunIsHeld(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		policy schema.Replay
+		begun  bool
+		held   bool
+	}{
+		{name: "hold call that has not run", policy: publisher.Hold},
+		{name: "hold call that may have run", policy: publisher.Hold, begun: true, held: true},
+		{name: "pure call that may have run", policy: publisher.Pure, begun: true},
+		{name: "idempotent call that may have run", policy: publisher.Idempotent, begun: true, held: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.daemon()
+			w.leftCall(t, c.policy, c.begun)
+			s := w.nextVersion(t, "exec-2", look(nil))
+			if c.held {
+				w.requireHeld(t, s)
+				w.settle(t, schema.SettledAbandoned)
+			}
+			require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+			over := w.fold("r1").Calls[0]
+			if c.held {
+				require.Equal(t, schema.OutcomeAbandoned, over.Outcome)
+				return
+			}
+			require.Equal(t, schema.UnknownToolType, over.Error.Type)
+			require.Contains(t, over.Error.Message, "has it no longer")
+		})
+	}
+}
+
+// A rolling deploy: an executor without the tool claims the run first, a person says rerun, and one with the tool runs it.
+func TestLoop_ToolIsGoneHere_RerunElsewhereKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	w.leftCall(t, publisher.Idempotent, true)
+	s := w.nextVersion(t, "exec-2", look(nil))
+	w.requireHeld(t, s)
+	require.NoError(t, s.stop())
+	w.settle(t, schema.SettledRerun)
+	keys := make(chan string, 10)
+	s = w.nextVersion(t, "exec-3", publisher.NewTool("pay", "", publisher.Idempotent, func(ctx context.Context, in struct {
+		Cents int `json:"cents"`
+	},
+	) (string, error) {
+		keys <- publisher.InvocationOf(ctx).IdempotencyKey
+		return "paid", nil
+	}))
+	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+	require.Len(t, keys, 1)
+	require.Equal(t, "r1.1.c1.1", <-keys)
+}
+
 func TestLoop_PolicyIsStricterNow_RunWaits(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []schema.Replay{publisher.Pure, publisher.Idempotent} {

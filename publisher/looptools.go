@@ -15,9 +15,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// errRedacted is the error that a model gets for a call whose arguments are redacted in the record.
-var errRedacted = errors.New("the arguments of this call are redacted in the record: make the call again")
-
 // called is the end of a call: its result, or the error for the model.
 type called struct {
 	ToolResult
@@ -67,17 +64,11 @@ func (l *looping) concurrent(name string) bool {
 // call runs one call.
 func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResult, error) {
 	t := l.tools[call.Name]
+	call.Error = l.refusal(turn, t, &call)
 	if t == nil {
 		return turn.Tool(ctx, call, nil)
 	}
-	timeout := cmp.Or(t.Timeout, l.ToolTimeout)
-	run := t.Run
-	if l.run.fleet.redactor != nil && l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
-		// An earlier executor had the unredacted arguments; the record does not have them.
-		run = func(context.Context, Invocation) (ToolResult, error) {
-			return ToolResult{}, &markedError{error: errRedacted, kind: "redacted_arguments"}
-		}
-	}
+	timeout, run := cmp.Or(t.Timeout, l.ToolTimeout), t.Run
 	recorded := call.Replay
 	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter one of this policy and the recorded one applies
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
@@ -88,6 +79,19 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 		return result, err
 	}
 	return l.once(ctx, turn, call, run, timeout)
+}
+
+// refusal is the reason, for the model, why a recorded call cannot run: this version of the agent may lack its tool, or
+// have another schema for the arguments. nil if it can run.
+func (l *looping) refusal(turn *Turn, t *Tool, call *ToolCall) *schema.Error {
+	if t == nil {
+		return &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("the agent had a tool %.80q when it was called, and has it no longer", call.Name)}
+	}
+	if l.run.fleet.redactor != nil && l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
+		// An earlier executor had the unredacted arguments; the record does not have them.
+		return &schema.Error{Type: "redacted_arguments", Message: "the arguments of this call are redacted in the record: make the call again"}
+	}
+	return t.refusal(call.Arguments)
 }
 
 // retried runs a tool that may run again, and retries it after temporary errors.

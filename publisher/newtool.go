@@ -184,6 +184,14 @@ func (t *Tool) check(arguments []byte) error {
 	return t.decode(arguments)
 }
 
+// refusal is the failure of a call whose arguments do not match the tool's schema; nil if they do.
+func (t *Tool) refusal(arguments []byte) *schema.Error {
+	if err := t.check(arguments); err != nil {
+		return &schema.Error{Type: invalidArgumentsType, Message: clipped(err.Error(), maxShownProblem)}
+	}
+	return nil
+}
+
 // plainArguments returns the arguments as JSON: some providers send them as a string that holds JSON, or send none.
 func plainArguments(arguments []byte) []byte {
 	var text string

@@ -66,7 +66,8 @@ func Result(v any) (ToolResult, error) {
 //   - not recorded: tool.called is published, the Config's [Policy] decides, the tool runs, and tool.returned or
 //     tool.failed is published;
 //   - without a tool (run is nil), for a name that the model made up: recorded as a failure of the type unknown_tool
-//     and returned as [*ToolError];
+//     and returned as [*ToolError]; a call with an Error: recorded as this failure;
+//   - such a call, if it is idempotent and an earlier executor may have run it: held, like a hold call in doubt;
 //   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
 //   - in doubt (called, but the epoch changed before an outcome was recorded): a late result of the previous executor
 //     is adopted. Otherwise a denied call fails; a pure or idempotent one is settled as rerun and runs again with the
@@ -199,6 +200,9 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			if policy := schema.Stricter(c.open.Replay, c.asked.Replay); c.asked.Replay != "" && policy != c.open.Replay {
 				c.open.Replay, c.stricter = policy, &c.asked
 			}
+			if may && c.refused() != nil && c.open.Replay == schema.ReplayIdempotent {
+				c.open.Replay = schema.ReplayHold // it may have had its effect, and cannot run again here
+			}
 			c.open.InDoubt = c.open.InDoubt || may && !c.open.Replay.Rerunnable()
 			c.state = stateOf(c.open, true)
 		}
@@ -217,9 +221,10 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			// This handle ran it but did not learn its outcome.
 			return ToolResult{}, c.run.held(c.open, "")
 		}
-		if c.tool == nil && c.state == callRequested {
-			// There is no tool to allow. If the call was begun, decide about it first: it may have run.
-			return ToolResult{}, c.unknownTool(ctx)
+		refused := c.refused()
+		if refused != nil && c.state == callRequested {
+			// There is nothing to allow. If the call was begun, decide about it first: it may have run.
+			return ToolResult{}, c.fail(ctx, *refused)
 		}
 		may, err := c.decide(ctx)
 		if err != nil {
@@ -228,8 +233,8 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 		if !may {
 			continue
 		}
-		if c.tool == nil {
-			return ToolResult{}, c.unknownTool(ctx)
+		if refused != nil {
+			return ToolResult{}, c.fail(ctx, *refused)
 		}
 		again, err := c.mayBegin(ctx, !c.open.Replay.Rerunnable())
 		if err != nil {
@@ -338,12 +343,15 @@ func (f *Fleet) tool(tool ToolFunc) ToolFunc {
 // unknownToolType is the error type of a call whose tool the executor does not have, in tool.failed and [ToolError].
 const unknownToolType = schema.UnknownToolType
 
-// unknownTool closes a call whose tool does not exist. The model sees this as the tool's failure.
-func (c *callRunner) unknownTool(ctx context.Context) error {
-	return c.fail(ctx, schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.asked.Name)})
+// refused is the reason why the tool cannot run here; nil if it can.
+func (c *callRunner) refused() *schema.Error {
+	if c.tool == nil && c.asked.Error == nil {
+		return unknownTool(nil, fmt.Sprintf("there is no tool %.80q", c.asked.Name))
+	}
+	return c.asked.Error
 }
 
-// fail closes a call whose tool does not run.
+// fail closes a call whose tool does not run. The model sees this as the tool's failure.
 func (c *callRunner) fail(ctx context.Context, failure schema.Error) error {
 	data := &schema.ToolFailedData{ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Error: failure}
 	if _, err := c.run.publish(ctx, draft{data: data, turn: c.key.Turn}); err != nil {

@@ -128,8 +128,8 @@ type ToolCall struct {
 	// Timeout is how long the tool may take. It is recorded for observers: the SDK does not stop the tool, but
 	// heartbeats report the call as overdue; see [schema.Overdue]. 0 means no bound.
 	Timeout time.Duration
-	// Error closes the call as failed: it cannot be made, for example because its tool does not exist. Only
-	// [Turn.Answer] accepts it.
+	// Error closes the call as failed: it cannot be made, for example because its tool does not exist. [Turn.Answer] and
+	// [Turn.Tool] accept it.
 	Error *schema.Error
 	// Source holds the provider's details for replay.
 	Source json.RawMessage
