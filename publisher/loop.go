@@ -44,7 +44,7 @@ type ModelRequest struct {
 	// Run and Turn that the answer is for.
 	Run  string
 	Turn int32
-	// Messages is the conversation so far, built from the record by [Run.Conversation].
+	// Messages is the conversation so far, built from the record by [Run.Conversation]. It is a [schema.ValidHistory].
 	Messages []schema.Message
 	// Tools that the model may call.
 	Tools []Tool

@@ -123,8 +123,8 @@ func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 }
 
 // Conversation returns the messages to send to the model when the run continues: the recorded messages, with the
-// arguments of each call and one response to it. A response without a recorded message is put into a message of the
-// role tool after the message with the call. So the model sees on any executor what it saw before.
+// arguments of each call and one response to it, as [ValidHistory] orders them. So the model sees on any executor what
+// it saw before.
 //
 // The response to a denied call is its denial, even if a message has a result of it.
 //
@@ -140,7 +140,12 @@ func (s *State) Conversation() []Message {
 	for i := range said {
 		out[i] = said[i].Message
 	}
-	return out
+	return validHistory(out, func(message, part int) *Call {
+		if named := said[message].named; named != nil {
+			return named[part].Call
+		}
+		return nil
+	})
 }
 
 // said is a message of the conversation, with the calls that its parts name; named is nil if it names none.

@@ -75,7 +75,7 @@ func TestConversation_Results_FollowAskingMessage(t *testing.T) {
 	before := string(mustJSON(t, r.state))
 	require.Equal(t, []string{
 		"system be brief", "user task", `assistant call a{"n":"a"} call b{"n":"b"}`, `tool result a"a" result b"b"`, "user hurry",
-		`assistant call a{"n":"a"}`, `tool error a"no such file"`,
+		`assistant call a-2{"n":"a"}`, `tool error a-2"no such file"`,
 	}, spoken(r.state))
 	require.Equal(t, before, string(mustJSON(t, r.state)), "the state is not changed")
 }
@@ -94,7 +94,7 @@ func TestConversation_CallsWithoutAResult_HaveAnError(t *testing.T) {
 	mustApply(t, r.operator(&schema.ToolSettledData{ToolCallID: "d", How: schema.SettledAbandoned, By: "ann"}, 1))
 	mustApply(t, r.write(&schema.TurnEndedData{Turn: 1}, 1)) // b is abandoned by it, e is in doubt
 	require.Equal(t, []string{
-		`assistant call a{"n":"a"} call b{"n":"b"} call c call d call e`,
+		`assistant call a{"n":"a"} call b{"n":"b"} call c{} call d{} call e{}`,
 		`tool error a{"error":{"type":"timeout","retryable":true}}` +
 			` error b{"error":{"type":"abandoned","message":"the call was not made"}}` +
 			` error c{"error":{"type":"unknown_tool","message":"no fly"}}` +
@@ -115,6 +115,7 @@ func TestConversation_AResponse_NamesItsCallAsThePartDoes(t *testing.T) {
 	got := r.state.Conversation()
 	require.Equal(t, schema.RoleTool, got[1].Role)
 	require.Equal(t, schema.Part{Type: schema.PartToolCallResponse, ID: "a", Occurrence: 2, Response: jsontext.Value(`2`)}, got[1].Parts[0])
+	require.Equal(t, got[0].Parts[1].ID, got[1].Parts[1].ID)
 	require.Equal(t, 1, got[1].Parts[1].Occurrence)
 }
 
@@ -126,10 +127,10 @@ func TestConversation_AnAbandonedCallWithAResult_HasTheResult(t *testing.T) {
 	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "mail"}, 1))
 	r.takeover("ex-2")
 	mustApply(t, r.operator(&schema.ToolSettledData{ToolCallID: "a", How: schema.SettledAbandoned, Result: jsontext.Value(`"go on"`), By: "ann"}, 1))
-	require.Equal(t, []string{"assistant call a", `tool result a"go on"`}, spoken(r.state))
+	require.Equal(t, []string{"assistant call a{}", `tool result a"go on"`}, spoken(r.state))
 }
 
-func TestConversation_ARecordedResponse_StaysWhereItIs(t *testing.T) {
+func TestConversation_RecordedResponses_FollowTheirCalls(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
 	r.start()
@@ -142,8 +143,8 @@ func TestConversation_ARecordedResponse_StaysWhereItIs(t *testing.T) {
 		{Role: schema.RoleTool, Parts: []schema.Part{responsePart("a"), responsePart("b"), responsePart("gone")}},
 	}}, 1))
 	require.Equal(t, []string{
-		`assistant call a{"n":"a"} call b{"n":"b"} call a{"n":"a"}`, "tool result a2",
-		"user look here", `tool result a1 error b{"error":{"type":"error"}} result gone`,
+		`assistant call a{"n":"a"} call b{"n":"b"} call a-2{"n":"a"}`, `tool result a1 error b{"error":{"type":"error"}} result a-22`,
+		"user look here", `user Response that matches no open call (id "gone"): null`,
 	}, spoken(r.state))
 }
 
@@ -186,14 +187,15 @@ func TestConversation_OfACompactedRun_BeginsWithTheSummary(t *testing.T) {
 	late.CallTurn = 1
 	mustApply(t, r.write(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{late}}}, 0))
 	rest := []string{`assistant call a{"n":"a"}`, `tool result a"a"`, "user between"}
-	all := append([]string{"system be brief", "user an earlier one", "user between"}, append(rest, rest...)...)
+	all := append([]string{"system be brief", "user an earlier one", "user between"}, rest...)
+	all = append(all, `assistant call a-2{"n":"a"}`, `tool result a-2"a"`, "user between")
 	require.Equal(t, all, spoken(r.state), "the response to a call that is gone is gone, too")
 
 	mustApply(t, r.write(&schema.ContextCompactedData{Summary: "so far", ThroughTurn: 2}, 0))
 	require.Equal(t, append([]string{"system be brief", "user so far", "user between"}, rest...), spoken(r.state))
 	mustApply(t, r.write(asks(4, pure("a")), 4))
 	require.Equal(t, append(append([]string{"system be brief", "user so far", "user between"}, rest...),
-		`assistant call a{"n":"a"}`, `tool error a{"error":{"type":"open","message":"the call has no result yet"}}`), spoken(r.state))
+		`assistant call a-2{"n":"a"}`, `tool error a-2{"error":{"type":"open","message":"the call has no result yet"}}`), spoken(r.state))
 
 	mustApply(t, r.write(&schema.ContextCompactedData{Summary: "all of it"}, 0))
 	require.Equal(t, []string{"system be brief", "user all of it"}, spoken(r.state), "without a turn it stands for all before it")

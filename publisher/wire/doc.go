@@ -14,6 +14,7 @@
 //   - A part that a form cannot express is an error that names it. An incomplete response is an error, too.
 //   - Reasoning of another provider, or without a signature, is not sent: no provider accepts it. The name of a
 //     message's participant is not sent to a form without one, and an empty text is not sent to Anthropic.
+//   - A request is valid whatever the record or the caller's messages have: see [schema.ValidHistory].
 //   - The same conversation gives the same bytes, so that prompt caches work.
 //
 // A result that is a list of texts and images, as returned by MCP tools, is sent in this form; Chat Completions accepts

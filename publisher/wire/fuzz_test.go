@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -62,7 +63,7 @@ func FuzzAnthropic(f *testing.F) {
 				text, isText := block["text"].(string)
 				switch block["type"] {
 				case "text":
-					return isText && text == "" && filled == 0
+					return isText && strings.TrimSpace(text) == "" && filled == 0
 				case "thinking":
 					_, isThought := block["thinking"].(string)
 					return len(block) == 1 || isThought && len(block) == 2
@@ -73,35 +74,42 @@ func FuzzAnthropic(f *testing.F) {
 		had := func(out map[string]any) []any {
 			for _, m := range out["messages"].([]any) { //nolint:errcheck // it is a list of objects
 				if at(m, "role") == "assistant" {
-					return m.(map[string]any)["content"].([]any) //nolint:errcheck // as above
+					return madeValid(m.(map[string]any)["content"].([]any)) //nolint:errcheck // as above
 				}
 			}
 			return []any{}
 		}
-		comesBack(t, wire.Anthropic, response, func(in map[string]any) []any { return append([]any{}, withSafeIDs(sent(in))...) }, had)
+		comesBack(t, wire.Anthropic, response, func(in map[string]any) []any { return append([]any{}, madeValid(sent(in))...) }, had)
 	})
 }
 
-// withSafeIDs returns blocks with the ids that Anthropic takes, and with an input of each call.
-func withSafeIDs(blocks []any) []any {
-	for _, b := range blocks {
-		block, _ := b.(map[string]any)
-		id, isText := block["id"].(string)
-		if block["type"] != "tool_use" || !isText {
-			continue
-		}
-		safe := []rune(id)
-		for i, r := range safe {
-			if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
-				safe[i] = '_'
-			}
-		}
-		block["id"] = string(safe)
-		if block["input"] == nil {
-			block["input"] = map[string]any{}
+// madeValid leaves out of calls what is replaced to make a request valid: their ids, and arguments that are no object.
+func madeValid(items []any) []any {
+	for _, item := range items {
+		call, _ := item.(map[string]any)
+		switch call["type"] {
+		case "tool_use":
+			repaired(call, "id", call, "input")
+		case "function_call":
+			repaired(call, "call_id", call, "arguments")
+		case "custom_tool_call":
+			repaired(call, "call_id", call, "input")
 		}
 	}
-	return blocks
+	return items
+}
+
+func repaired(call map[string]any, idName string, inner map[string]any, arguments string) {
+	if _, isText := call[idName].(string); isText || call[idName] == nil {
+		delete(call, idName)
+	}
+	v := inner[arguments]
+	if text, isText := v.(string); isText && json.Unmarshal([]byte(text), &v) != nil {
+		v = nil
+	}
+	if o, isObject := v.(map[string]any); !isObject || len(o) == 0 || o["arguments"] != nil {
+		delete(inner, arguments)
+	}
 }
 
 // whole adds to a call what the API demands of it: a type, a name and arguments.
@@ -114,17 +122,10 @@ func whole(c any) {
 	if _, has := call["type"]; !has {
 		call["type"] = member
 	}
-	if call["id"] == nil {
-		call["id"] = ""
-	}
-	inner, _ := call[member].(map[string]any)
-	filled(inner, arguments)
-}
-
-func filled(call map[string]any, arguments string) {
-	for _, name := range []string{"name", arguments} {
-		if call[name] == nil {
-			call[name] = ""
+	if inner, _ := call[member].(map[string]any); inner != nil {
+		repaired(call, "id", inner, arguments)
+		if inner["name"] == nil {
+			inner["name"] = ""
 		}
 	}
 }
@@ -141,8 +142,18 @@ func FuzzOpenAIChat(f *testing.F) {
 					delete(message, name)
 				}
 			}
-			if _, has := message["content"]; !has {
+			isEmpty := func(v any) bool {
+				text, isText := v.(string)
+				return isText && strings.TrimSpace(text) == ""
+			}
+			if _, has := message["content"]; !has || isEmpty(message["content"]) {
 				message["content"] = nil
+			}
+			if list, isList := message["content"].([]any); isList {
+				message["content"] = slices.DeleteFunc(list, func(b any) bool {
+					block, _ := b.(map[string]any)
+					return len(block) == 2 && block["type"] == "text" && isEmpty(block["text"])
+				})
 			}
 			calls, _ := message["tool_calls"].([]any)
 			for _, c := range calls {
@@ -173,17 +184,17 @@ func FuzzOpenAIResponses(f *testing.F) {
 			output, _ := in["output"].([]any)
 			for _, item := range output {
 				switch call, _ := item.(map[string]any); call["type"] {
-				case "function_call":
-					filled(call, "arguments")
-				case "custom_tool_call":
-					filled(call, "input")
+				case "function_call", "custom_tool_call":
+					if call["name"] == nil {
+						call["name"] = ""
+					}
 				}
 			}
-			return append([]any{}, output...)
+			return append([]any{}, madeValid(output)...)
 		}, func(out map[string]any) []any {
 			input, _ := out["input"].([]any)
 			input = input[1:] // what the user said
-			return append([]any{}, slices.DeleteFunc(input, func(item any) bool {
+			return append([]any{}, slices.DeleteFunc(madeValid(input), func(item any) bool {
 				typ := at(item, "type")
 				return (typ == "function_call_output" || typ == "custom_tool_call_output") && len(item.(map[string]any)) == 3 && at(item, "output") == "done" //nolint:errcheck // it is an object
 			})...)

@@ -115,10 +115,10 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 	for name, v := range o {
 		body[name] = v
 	}
-	e := form.NewEncoder(string(f))
+	e, history := form.NewEncoder(string(f)), schema.ValidHistory(request.Messages)
 	switch f {
 	case Anthropic:
-		system, messages := anthropicMessages(e, request.Messages)
+		system, messages := anthropicMessages(e, history)
 		body[conversation] = messages
 		if len(system) > 0 {
 			if o["system"] != nil {
@@ -128,14 +128,12 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 		}
 	case OpenAIChat:
 		messages := []any{}
-		for i := range request.Messages {
-			if m := &request.Messages[i]; len(m.Parts) > 0 {
-				messages = append(messages, e.Chat(m)...)
-			}
+		for i := range history {
+			messages = append(messages, e.Chat(&history[i])...)
 		}
 		body[conversation] = messages
 	case OpenAIResponses:
-		body[conversation] = e.Responses(request.Messages)
+		body[conversation] = e.Responses(history)
 	default:
 		return nil, fmt.Errorf("form %.40q is unknown", string(f))
 	}

@@ -46,7 +46,7 @@ func (e *Encoder) Anthropic(m *schema.Message) (results, blocks []any) {
 		d, own := detailOf(p.Source, e.key)
 		switch {
 		case p.Type == schema.PartReasoning && !own:
-		case p.Type == schema.PartText && textOf(p) == "" && hasEmptyOnly(d.Members): // which the API refuses
+		case p.Type == schema.PartText && strings.TrimSpace(textOf(p)) == "" && hasEmptyOnly(d.Members): // which the API refuses
 		case p.Type == schema.PartToolCallResponse:
 			results = append(results, e.anthropicResult(p))
 		default:
@@ -85,7 +85,7 @@ func (e *Encoder) anthropicBlock(p *schema.Part) any {
 		}
 		return with(object{"type": "thinking", "thinking": textOf(p)}, d.Members)
 	case schema.PartToolCall:
-		return with(object{"type": "tool_use", "id": anthropicID(p.ID), "name": p.Name, "input": anthropicInput(p.Arguments, &d)}, d.Members)
+		return with(object{"type": "tool_use", "id": schema.PlainCallID(p.ID), "name": p.Name, "input": anthropicInput(p.Arguments)}, d.Members)
 	case schema.PartBlob:
 		return media(object{"type": "base64", "media_type": p.MimeType, "data": textOf(p)})
 	case schema.PartURI:
@@ -98,36 +98,18 @@ func (e *Encoder) anthropicBlock(p *schema.Part) any {
 	}
 }
 
-// anthropicInput is an object; the argument text of another form is parsed if it is an object.
-func anthropicInput(args jsontext.Value, d *Detail) any {
-	if args.Kind() == '{' || d.AsIs {
-		return args
+// anthropicInput is the object that the arguments are, or whose text they are.
+func anthropicInput(args jsontext.Value) jsontext.Value {
+	if text, ok := unquote(args); ok {
+		return jsontext.Value(text)
 	}
-	if s, ok := unquote(args); ok {
-		if v := jsontext.Value(s); v.Kind() == '{' && CheckJSON(v) == nil {
-			return v
-		}
-	}
-	if args == nil {
-		return object{}
-	}
-	return object{"arguments": args}
-}
-
-// anthropicID is an id in the format that Anthropic requires.
-func anthropicID(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
-			return r
-		}
-		return '_'
-	}, id)
+	return args
 }
 
 var anthropicResultBlocks = map[string]string{"text": "text", "image": "source", "document": "source", "search_result": "source", "tool_reference": "tool_name"}
 
 func (e *Encoder) anthropicResult(p *schema.Part) any {
-	o := object{"type": "tool_result", "tool_use_id": anthropicID(p.ID), "content": result(p.Response, anthropicResultBlocks, e.anthropicBlock)}
+	o := object{"type": "tool_result", "tool_use_id": schema.PlainCallID(p.ID), "content": result(p.Response, anthropicResultBlocks, e.anthropicBlock)}
 	if p.IsError {
 		o["is_error"] = true
 	}

@@ -116,7 +116,7 @@ func (a *Answer) addChatCalls(calls jsontext.Value) error {
 	return nil
 }
 
-// Chat writes a message: one for each result of a call, and one for its other parts.
+// Chat writes a message: one for each result of a call, and one for its other parts, if there are any.
 func (e *Encoder) Chat(m *schema.Message) []any {
 	d, _ := detailOf(m.Source, e.key)
 	o := object{"role": m.Role}
@@ -124,7 +124,7 @@ func (e *Encoder) Chat(m *schema.Message) []any {
 		o["name"] = m.Name
 	}
 	var messages, content, calls []any
-	plain := !d.List
+	plain, empty := !d.List, len(d.Members) == 0
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		pd, own := detailOf(p.Source, e.key)
@@ -136,14 +136,14 @@ func (e *Encoder) Chat(m *schema.Message) []any {
 				"role": schema.RoleTool, "tool_call_id": p.ID, "content": result(p.Response, chatResultBlocks, e.chatResultBlock),
 			})
 		case pd.Field != "":
-			o[pd.Field] = textOf(p)
+			o[pd.Field], empty = textOf(p), false
 		case p.Type == schema.PartReasoning && !own:
 		default:
 			plain = plain && p.Type == schema.PartText && len(p.Source) == 0
 			content = append(content, e.chatBlock(p))
 		}
 	}
-	if len(messages) > 0 && len(messages) == len(m.Parts) {
+	if empty && len(content)+len(calls) == 0 {
 		return messages
 	}
 	switch {

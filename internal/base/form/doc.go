@@ -9,6 +9,7 @@
 //
 // Promises: what the encoder of a form writes for an answer of the form is JSON-equal to it, with unchanged strings and
 // numbers. Members and parts that it does not know are kept unchanged. The encoder writes the format of the provider's
-// API, or names the part that it cannot write. Three things are written as the API wants them: calls without arguments
-// have empty ones, a chat message without content has the content null, and its empty members are omitted.
+// API, or names the part that it cannot write. These are written as the API wants them: ids and
+// arguments of calls as [schema.ValidHistory] has them, a chat message without content has the content null, its empty
+// members are omitted, and an empty message is not written.
 package form

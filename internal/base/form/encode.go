@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Encoder writes messages in the format of a provider's API, as values for [Marshal]. A part without a place in it is
+// Encoder writes messages of [schema.ValidHistory] in the format of a provider's API, as values for [Marshal]. A part without a place in it is
 // an error ([Encoder.Err]). A list is the content of a result only if it consists of the form's blocks. Reasoning of
 // another provider is omitted, because no provider accepts it.
 type Encoder struct {
@@ -49,8 +49,13 @@ func textOf(p *schema.Part) string {
 
 func dataURL(p *schema.Part) string { return "data:" + p.MimeType + ";base64," + textOf(p) }
 
-// textArguments are the arguments of a call, for an API that demands a string.
+// textArguments are the arguments of a call, for an API that demands a string. The string of a custom tool is any text.
 func textArguments(p *schema.Part, d *Detail) any {
+	if o, ok := ParseObject(p.Arguments); ok && d.Field == fieldCustom {
+		if text := o.Take("arguments"); text.Kind() == '"' && len(o) == 0 {
+			return text
+		}
+	}
 	if d.AsIs || p.Arguments.Kind() == '"' {
 		return p.Arguments
 	}
