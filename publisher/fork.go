@@ -28,10 +28,9 @@ type ForkSpec struct {
 // into the base: the base is kept as long as the fork. Nothing else of the fork is written to the base, and the fork
 // does not change with it.
 //
-// A call that was begun at the point is in doubt in the fork and settled by its policy, because the base's executor may
-// still be running it. The same applies to a hold or verify call that was requested at the point, if the base began it
-// later or may still begin it. The idempotency key stays that of the base. Hand-offs, marks and token usage stay with
-// the base.
+// An open call of the base is in doubt in the fork and settled by its policy if it was begun at the point, or has the
+// policy hold or verify: the base, or another fork, may run it. The idempotency key stays that of the base. Hand-offs,
+// marks and token usage stay with the base.
 //
 // It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run with missing events before the
 // point, [ErrConfig] for a run that already depends on schema.MaxBases others, [ErrConflict] for a base that has
@@ -53,7 +52,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels,
-		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
+		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head), baseState: state,
 	}
 	if start.Agent == "" {
 		start.Agent = state.Head.Agent

@@ -125,7 +125,7 @@ func TestFork_ImpossibleState_Refused(t *testing.T) {
 	require.NoError(t, err)
 	head.Digest = before.Digest
 	forger := schema.Writer{Fleet: "default", Run: "fork", Executor: "exec-1", Epoch: 1}
-	e, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 3, &head, nil)}, 0, time.Now(), 0)
+	e, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 3, &head)}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	_, err = f.Get(t.Context(), "fork")
@@ -172,7 +172,7 @@ func TestFork_UnreadableBase_NotStarted(t *testing.T) {
 		w.put(e)
 		head := w.fold(run).Head
 		require.EqualValues(t, 1, head.Counts.Events)
-		base = schema.BaseOf(schema.Point{}, 1, &head, nil)
+		base = schema.BaseOf(schema.Point{}, 1, &head)
 		if i < schema.MaxBases {
 			run = fmt.Sprintf("fork-%d", i+1)
 		}

@@ -3,6 +3,7 @@ package publisher_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -68,8 +69,8 @@ func TestRequested_BeginDeniedCall_Refused(t *testing.T) {
 	}
 }
 
-// A hold call that the base abandoned is simply made in the fork.
-func TestRequested_ForkOfAbandonedCall_MadeAgain(t *testing.T) {
+// Hold calls that the base abandoned are in doubt in the fork: another fork, or the base after a rewind, may make them.
+func TestRequested_ForkOfAbandonedCall_MadeAfterSettlement(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -85,6 +86,12 @@ func TestRequested_ForkOfAbandonedCall_MadeAgain(t *testing.T) {
 	require.NoError(t, err)
 	var ran atomic.Int64
 	for range 2 {
+		_, err = fork.OpenTurn().Tool(t.Context(), call, counted(&ran, "fork"))
+		held, ok := errors.AsType[*publisher.HeldError](err)
+		require.True(t, ok, "%v", err)
+		_, err = f.Settle(t.Context(), "fork", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann", RequestID: fmt.Sprint(held.Key.Occurrence)})
+		require.NoError(t, err)
+		require.NoError(t, fork.AwaitSettled(t.Context(), held.Key))
 		_, err = fork.OpenTurn().Tool(t.Context(), call, counted(&ran, "fork"))
 		require.NoError(t, err)
 		if fork.OpenTurn() == nil {

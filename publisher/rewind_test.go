@@ -1,9 +1,11 @@
 package publisher_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,9 +23,9 @@ func (w *world) rewind(run string, record int) {
 		head.Apply(schema.NoKeys, &log[i])
 	}
 	at := head.Clone()
-	later := schema.NewLater(&at)
+	var later []schema.OpenSignal
 	for i := range log[record:] {
-		later.Behind(&head, head.Apply(schema.NoKeys, &log[record+i]))
+		later = append(later, schema.SentSignal(&head, head.Apply(schema.NoKeys, &log[record+i]))...)
 	}
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
 	to, err := schema.RewindTo(point, &at, later)
@@ -177,4 +179,41 @@ func TestResume_AtAPoint_RefusesWhatItCannotDo(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrConfig)
 	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverRewind})
 	require.ErrorContains(t, err, "name the point after which the run continues")
+}
+
+// A hold call that its run abandoned is made by a fork after a person settled it. Neither another fork at that point nor
+// the run itself, after a rewind to it, makes the call unasked: its tool would be called twice with one idempotency key.
+func TestRewind_HoldCallThatAForkMade_IsHeld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	turn := openTurn(t, run)
+	mail := publisher.ToolCall{ID: "m", Name: "mail"}
+	answers(t, turn, mail)
+	at := schema.Point{Kind: schema.PointRecord, Number: uint64(run.Head().Records)}        //nolint:gosec // a small number
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed})) // abandons it
+	var sent atomic.Int64
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{Base: "r1", ID: "first", At: at})
+	require.NoError(t, err)
+	_, err = fork.OpenTurn().Tool(t.Context(), mail, counted(&sent, "sent"))
+	if held, ok := errors.AsType[*publisher.HeldError](err); ok {
+		_, err = f.Settle(t.Context(), "first", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann", RequestID: "s1"})
+		require.NoError(t, err)
+		require.NoError(t, fork.AwaitSettled(t.Context(), held.Key))
+		_, err = fork.OpenTurn().Tool(t.Context(), mail, counted(&sent, "sent"))
+	}
+	require.NoError(t, err)
+	require.Equal(t, int64(1), sent.Load())
+
+	second, err := f.Fork(t.Context(), publisher.ForkSpec{Base: "r1", ID: "second", At: at})
+	require.NoError(t, err)
+	back, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{At: at})
+	require.NoError(t, err)
+	for name, run := range map[string]*publisher.Run{"second fork": second, "rewind": back} {
+		_, err = run.OpenTurn().Tool(t.Context(), mail, counted(&sent, "sent again"))
+		require.ErrorIs(t, err, publisher.ErrHeld, name)
+	}
+	require.Equal(t, int64(1), sent.Load())
 }

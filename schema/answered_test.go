@@ -149,7 +149,7 @@ func TestAnswered_ForkWithMostCalls_Fits(t *testing.T) {
 	for i := 1; i < schema.MaxTurnCalls; i++ {
 		mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: fmt.Sprint(i), Result: []byte(`1`)}, 1))
 	}
-	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}), "%d turn calls", len(r.head.TurnCalls))
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}), "%d turn calls", len(r.head.TurnCalls))
 }
 
 func TestAnswered_ClosedCallsBeyondTheCaps_AreNotInTheHead(t *testing.T) {
@@ -177,7 +177,7 @@ func TestAnswered_ClosedCallsBeyondTheCaps_AreNotInTheHead(t *testing.T) {
 		mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: fmt.Sprint(i), Result: []byte(`1`)}, 1))
 	}
 	require.False(t, r.head.TurnOpen)
-	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}))
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}))
 }
 
 func TestAnswered_IDsBeyondTheirCap_EndTheRoom(t *testing.T) {
@@ -202,7 +202,7 @@ func TestAnswered_MaximalBase_FitsEvent(t *testing.T) {
 		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%0100d", i), Name: strings.Repeat("n", 20)})
 	}
 	mustApply(t, r.write(answerOf(1, calls...), 1))
-	b := schema.BaseOf(schema.Point{}, 2, &r.head, schema.NewLater(&r.head).Begun())
+	b := schema.BaseOf(schema.Point{}, 2, &r.head)
 	data := mustJSON(t, &schema.RunStartedData{Agent: "a", Executor: "e", Base: b})
 	t.Logf("%d bytes", len(data))
 	require.LessOrEqual(t, len(data), 512<<10)

@@ -3,7 +3,6 @@ package schema
 import (
 	"cmp"
 	"fmt"
-	"slices"
 )
 
 // MaxBases bounds the depth of forks: a fork of a fork of a fork.
@@ -31,23 +30,11 @@ type Base struct {
 	BaseRef
 	// Head of the run there, which has the digest.
 	Head Head `json:"head"`
-	// Begun are the calls that are in doubt in the fork although they were only requested at the point, or have
-	// another policy there.
-	Begun []BegunCall `json:"begun,omitzero" check:"max=1024"`
 }
 
-// BegunCall is a call that was open at a point, and that the run began after it, or may still begin.
-type BegunCall struct {
-	CallKey
-	// Replay is the policy under which it began, if that is stricter than its policy at the point.
-	Replay Replay `json:"replay,omitzero" check:"oneof=pure|idempotent|verify|hold"`
-}
-
-// BaseOf returns the base of a fork of a run at a point; begun as in [Moment]. It omits the fields of the head that a
-// fork does not take over.
-func BaseOf(point Point, records int64, head *Head, begun []BegunCall) *Base {
+// BaseOf returns the base of a fork of a run at a point. It omits the fields of the head that a fork does not take over.
+func BaseOf(point Point, records int64, head *Head) *Base {
 	b := &Base{
-		Begun:   begun,
 		BaseRef: BaseRef{Run: head.Run, Point: point.String(), Position: head.Position, Records: records, Digest: head.Digest},
 		Head:    head.Clone(),
 	}
@@ -94,8 +81,7 @@ func (h *Head) fork(b *Base) {
 	}
 }
 
-// goOnFrom takes over the conversation of a base. Calls that had begun there, or are in [Base.Begun], are in doubt:
-// another executor may still run them.
+// goOnFrom takes over the conversation of a base.
 func (h *Head) goOnFrom(b *Base) {
 	was := b.Head.Clone()
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
@@ -104,13 +90,8 @@ func (h *Head) goOnFrom(b *Base) {
 	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
 	for i := range h.OpenCalls {
-		c := &h.OpenCalls[i]
-		begun := slices.IndexFunc(b.Begun, func(o BegunCall) bool { return o.CallKey == c.CallKey })
-		if begun >= 0 && b.Begun[begun].Replay != "" {
-			c.Replay = Stricter(c.Replay, b.Begun[begun].Replay)
-		}
-		if begun >= 0 || !c.Requested {
-			c.Requested, c.InDoubt, c.Held = false, true, c.Replay == ReplayHold
+		if c := &h.OpenCalls[i]; c.doubtful() {
+			c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, c.Replay == ReplayHold
 		}
 	}
 	n, o := &h.Counts, &was.Counts
@@ -118,6 +99,10 @@ func (h *Head) goOnFrom(b *Base) {
 	n.Settled, n.Artifacts, n.Compactions = o.Settled, o.Artifacts, o.Compactions
 	h.Status = h.active()
 }
+
+// doubtful reports whether an open call is in doubt in a fork and after a rewind. A call belongs to the timeline that
+// requested it: one that has begun there, or that needs a begin, may have run in any other.
+func (c *OpenCall) doubtful() bool { return !c.Requested || !c.Replay.Rerunnable() }
 
 // Graft gives a state without events the content of the base that its run.started will name: messages, calls and
 // results. The base's state must not be used after that.
@@ -138,7 +123,7 @@ func (s *State) doubted() {
 		}
 		c.InDoubt, c.Epoch = o.InDoubt, o.Epoch
 		if c.Replay.orHold() != o.Replay {
-			c.Replay = o.Replay // a stricter policy, under which it began after the point or is held
+			c.Replay = o.Replay // a stricter policy, under which it is held
 		}
 	}
 }

@@ -37,7 +37,7 @@ func forkOf(t *testing.T, base *schema.Base) *testRun {
 func TestFork_Start_EqualsBase(t *testing.T) {
 	r := forked(t)
 	point := schema.Point{Kind: schema.PointSequence, Number: 8}
-	f := forkOf(t, schema.BaseOf(point, 8, &r.head, nil))
+	f := forkOf(t, schema.BaseOf(point, 8, &r.head))
 	h := &f.head
 	require.Equal(t, &schema.BaseRef{Run: r.w.Run, Point: "seq:8", Position: r.head.Position, Records: 8, Digest: r.head.Digest}, h.Base)
 	require.Equal(t, schema.StatusRunning, h.Status)
@@ -66,7 +66,7 @@ func TestFork_State_EqualsBase(t *testing.T) {
 	for i := range r.log {
 		base.Apply(schema.NoKeys, &r.log[i])
 	}
-	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head, nil))
+	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head))
 	f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("again")}}, 2)
 	f.write(&schema.ToolCalledData{ToolCallID: "c3", Name: "read", Replay: schema.ReplayPure}, 2)
 
@@ -92,34 +92,33 @@ func TestFork_State_EqualsBase(t *testing.T) {
 func TestFork_Base_ObeysRules(t *testing.T) {
 	r := forked(t)
 	for name, change := range map[string]func(*schema.Base){
-		"another run's head":        func(b *schema.Base) { b.Head.Run = "other" },
-		"another digest":            func(b *schema.Base) { b.Digest = strings.Repeat("0", 64) },
-		"no digest":                 func(b *schema.Base) { b.Digest, b.Head.Digest = "", "" },
-		"no run id":                 func(b *schema.Base) { b.Run, b.Head.Run = "a b", "a b" },
-		"no position":               func(b *schema.Base) { b.Position.ID = "" },
-		"no records":                func(b *schema.Base) { b.Records = 0 },
-		"a turn below 0":            func(b *schema.Base) { b.Head.Turn = -1 },
-		"too many calls":            func(b *schema.Base) { b.Head.OpenCalls = make([]schema.OpenCall, schema.MaxOpenCalls+1) },
-		"a call without a name":     func(b *schema.Base) { b.Head.OpenCalls[0].Occurrence = 0 },
-		"a call with a long name":   func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
-		"a long decision":           func(b *schema.Base) { b.Head.OpenCalls[0].Decision = strings.Repeat("x", 4096) },
-		"a call begun that is none": func(b *schema.Base) { b.Begun = []schema.BegunCall{{CallKey: schema.CallKey{Turn: -1}}} },
-		"a long phase":              func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
+		"another run's head":      func(b *schema.Base) { b.Head.Run = "other" },
+		"another digest":          func(b *schema.Base) { b.Digest = strings.Repeat("0", 64) },
+		"no digest":               func(b *schema.Base) { b.Digest, b.Head.Digest = "", "" },
+		"no run id":               func(b *schema.Base) { b.Run, b.Head.Run = "a b", "a b" },
+		"no position":             func(b *schema.Base) { b.Position.ID = "" },
+		"no records":              func(b *schema.Base) { b.Records = 0 },
+		"a turn below 0":          func(b *schema.Base) { b.Head.Turn = -1 },
+		"too many calls":          func(b *schema.Base) { b.Head.OpenCalls = make([]schema.OpenCall, schema.MaxOpenCalls+1) },
+		"a call without a name":   func(b *schema.Base) { b.Head.OpenCalls[0].Occurrence = 0 },
+		"a call with a long name": func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
+		"a long decision":         func(b *schema.Base) { b.Head.OpenCalls[0].Decision = strings.Repeat("x", 4096) },
+		"a long phase":            func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
 		"a long question": func(b *schema.Base) {
 			b.Head.Interrupts = []schema.OpenInterrupt{{InterruptID: "q", Message: strings.Repeat("x", 4096)}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base := schema.BaseOf(schema.Point{}, 8, &r.head, nil)
+			base := schema.BaseOf(schema.Point{}, 8, &r.head)
 			change(base)
 			err := schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: base})
 			require.ErrorContains(t, err, "/base/")
 		})
 	}
-	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}))
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}))
 
 	late := newTestRun(t)
 	late.write(&schema.CheckpointMarkedData{Name: "first"}, 0)
-	v := late.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}, 0)
+	v := late.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}, 0)
 	require.Equal(t, schema.Rejected, v.Kind, "a run that has begun is no fork")
 }

@@ -128,136 +128,6 @@ type Moment struct {
 	Records int64 `json:"records"`
 	// Position of the last of them.
 	Position Position `json:"position"`
-	// Begun are the hold and verify calls that were requested at the point and that the run began later, or may still
-	// begin, and calls that it began later by a stricter policy. In a fork they are in doubt; see [Base].
-	Begun []BegunCall `json:"begun,omitzero"`
-}
-
-// Later searches the run's records after a point for signals, and for what became of the calls that were open there.
-type Later struct {
-	// calls are the hold and verify calls that were requested at the point and that the run has not begun since. A
-	// rewind may bring back abandoned or denied ones. open are those that it may begin now.
-	calls, open []CallKey
-	// policies are those of the calls that were open at the point: the strictest one by which the run began each
-	// since. watched are the calls that are requested now, so that the run may begin them by a stricter policy.
-	policies []BegunCall
-	watched  []CallKey
-	begun    []BegunCall
-	// places are the indexes of the calls in policies, and of those in calls: look runs for each record.
-	places  map[CallKey]int
-	holds   map[CallKey]bool
-	signals []OpenSignal
-}
-
-// NewLater returns a search that begins at the head.
-func NewLater(h *Head) *Later {
-	l := &Later{places: make(map[CallKey]int, len(h.OpenCalls)), holds: make(map[CallKey]bool)}
-	for i := range h.OpenCalls {
-		c := &h.OpenCalls[i]
-		if c.Requested && !c.Replay.Rerunnable() {
-			l.calls = append(l.calls, c.CallKey)
-			l.holds[c.CallKey] = true
-		}
-		l.places[c.CallKey] = len(l.policies)
-		l.policies = append(l.policies, BegunCall{c.CallKey, c.Replay})
-	}
-	l.look(h)
-	return l
-}
-
-// look notes which of the calls the run may begin at this head.
-func (l *Later) look(h *Head) {
-	l.open, l.watched = l.open[:0], l.watched[:0]
-	for i := range h.OpenCalls {
-		c := &h.OpenCalls[i]
-		if !c.Requested {
-			continue
-		}
-		at, there := l.places[c.CallKey]
-		switch {
-		case l.holds[c.CallKey]:
-			l.open = append(l.open, c.CallKey)
-		case there && l.policies[at].Replay.Rerunnable():
-			l.watched = append(l.watched, c.CallKey)
-		}
-	}
-}
-
-// Done reports whether [Later.Begun] is final, except for a rewind.
-func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
-
-// Nothing reports whether no call was open at the point: then [Later.Begun] stays empty, also after rewinds.
-func (l *Later) Nothing() bool { return len(l.policies) == 0 }
-
-// Unread tells it that records after the point are missing: requested calls count as begun there, by the strictest
-// policy.
-func (l *Later) Unread() {
-	for _, key := range l.calls {
-		l.begun = append(l.begun, BegunCall{key, ReplayHold})
-	}
-	for _, key := range l.watched {
-		l.begun = append(l.begun, BegunCall{key, ReplayHold})
-	}
-	l.calls, l.open, l.watched = nil, nil, nil
-	clear(l.holds)
-}
-
-// Behind takes the verdict about each record after the point, and the run's head there.
-func (l *Later) Behind(h *Head, v Verdict) {
-	if v.Kind != Applied {
-		return
-	}
-	if _, sent := v.Data.(*SignalSentData); sent {
-		l.signals = append(l.signals, h.Signals[len(h.Signals)-1])
-	}
-	if len(l.policies) == 0 {
-		return
-	}
-	if i := slices.Index(l.calls, v.Call); i >= 0 && !keepsRequested(v.Data) {
-		l.begun = append(l.begun, BegunCall{CallKey: v.Call})
-		l.calls = slices.Concat(l.calls[:i], l.calls[i+1:])
-		delete(l.holds, v.Call)
-	}
-	if v.Begun {
-		l.stricter(h, v.Call)
-	}
-	l.look(h)
-}
-
-// stricter applies the begin of a call by its policy.
-func (l *Later) stricter(h *Head, key CallKey) {
-	is := func(c BegunCall) bool { return c.CallKey == key }
-	at, there := l.places[key]
-	open := h.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
-	if !there || open < 0 || Stricter(l.policies[at].Replay, h.OpenCalls[open].Replay) == l.policies[at].Replay {
-		return
-	}
-	l.policies[at].Replay = h.OpenCalls[open].Replay
-	if i := slices.IndexFunc(l.begun, is); i >= 0 {
-		l.begun[i].Replay = h.OpenCalls[open].Replay
-		return
-	}
-	l.begun = append(l.begun, l.policies[at])
-}
-
-// keepsRequested reports whether a requested call is still not begun after the event.
-func keepsRequested(data Data) bool {
-	switch d := data.(type) {
-	case *ToolDecidedData:
-		return true
-	case *ToolFailedData:
-		return d.Error.Type == DeniedType
-	}
-	return false
-}
-
-// Begun are the calls that the run began, and those that it may still begin.
-func (l *Later) Begun() []BegunCall {
-	begun := slices.Clone(l.begun)
-	for _, key := range l.open {
-		begun = append(begun, BegunCall{CallKey: key})
-	}
-	return begun
 }
 
 // Finder searches a run's records, given in log order, for a point.
@@ -336,7 +206,7 @@ func (f *Finder) Confirmed(v Verdict) bool {
 			return false
 		}
 		f.pending = false
-		return d.To != nil && slices.ContainsFunc(d.To.Begun, func(c BegunCall) bool { return c.CallKey == f.step })
+		return d.To != nil && slices.ContainsFunc(d.To.Head.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step && c.doubtful() })
 	}
 	switch {
 	case v.Kind != Applied:

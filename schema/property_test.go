@@ -242,7 +242,7 @@ func TestFold_Fork_EqualsReference(t *testing.T) {
 			return // nothing to fork
 		}
 		fork := randomlog.Begin(t, randomlog.Config{Run: "r2"}, &schema.RunStartedData{
-			Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base, nil),
+			Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base),
 		})
 		for range rapid.IntRange(0, 20).Draw(t, "steps") {
 			fork.Step()

@@ -27,14 +27,20 @@ func superseded(ranges []Superseded, n int64) bool {
 // LeftBehind reports whether a rewind abandoned a record. Records are counted from 1, as in [PointRecord].
 func (h *Head) LeftBehind(record int64) bool { return superseded(h.Superseded, record) }
 
+// SentSignal returns the signal that an applied record put into the head, if it did.
+func SentSignal(h *Head, v Verdict) []OpenSignal {
+	if _, sent := v.Data.(*SignalSentData); !sent || v.Kind != Applied {
+		return nil
+	}
+	return h.Signals[len(h.Signals)-1:]
+}
+
 // RewindTo returns the point after one of a run's own records at which it continues, for run.resumed with the reason
-// rewind. later has seen all records after it: calls that began there are in doubt, and signals that were sent there
-// are open again. Unlike in a fork, a call that is still requested stays requested, because the takeover itself
-// fences the executor that could begin it.
-func RewindTo(point Point, head *Head, later *Later) (*Base, error) {
-	b := BaseOf(point, head.Records, head, later.begun)
+// rewind. later are the signals that were sent after it, which are open again.
+func RewindTo(point Point, head *Head, later []OpenSignal) (*Base, error) {
+	b := BaseOf(point, head.Records, head)
 	b.Head.Superseded = slices.Clone(head.Superseded)
-	b.Head.Signals = append(slices.Clone(head.Signals), later.signals...)
+	b.Head.Signals = append(slices.Clone(head.Signals), later...)
 	if n := len(b.Head.Signals); n > MaxSignals {
 		return nil, fmt.Errorf("%d signals would be open after record %d, at most %d can be: continue after a later record", n, head.Records, MaxSignals)
 	}

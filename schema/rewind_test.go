@@ -31,9 +31,9 @@ func rewindLog(s *randomlog.Log, n int) {
 		head.Apply(schema.NoKeys, &s.Records[i])
 	}
 	at := head.Clone()
-	later := schema.NewLater(&at)
+	var later []schema.OpenSignal
 	for i := range s.Records[n:] {
-		later.Behind(&head, head.Apply(schema.NoKeys, &s.Records[n+i]))
+		later = append(later, schema.SentSignal(&head, head.Apply(schema.NoKeys, &s.Records[n+i]))...)
 	}
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
 	if err != nil {
@@ -163,26 +163,22 @@ func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	}
 }
 
-// The step of a call that was requested before the record and begun after it is at the record: after the rewind the
-// call is in doubt. A call that has not begun is still requested after the rewind.
-func TestFinder_CallBegunInWhatWasLeftBehind_StepIsAtTheRecord(t *testing.T) {
-	for begun, records := range map[bool]int64{true: 2, false: 6} {
+// The step of a call that was requested before the record is at the record if the call is in doubt after the rewind. A
+// call that is still requested after the rewind has its step where it is decided about.
+func TestFinder_CallRequestedBeforeTheRecord_StepIsWhereItIsDecided(t *testing.T) {
+	for replay, records := range map[schema.Replay]int64{schema.ReplayHold: 2, schema.ReplayPure: 6} {
 		r := newTestRun(t)
 		r.start()
-		r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay"}}}, 1)
+		r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: replay}}}, 1)
 		r.write(&schema.StateSetData{Key: "k", Value: []byte("1")}, 1)
-		if begun {
-			r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
-		} else {
-			r.write(&schema.StateSetData{Key: "k", Value: []byte("2")}, 1)
-		}
+		r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
 		r.takeover("ex-2")
 		e := r.makeControl(&schema.RunResumedData{
 			Executor: "ex-3", Reason: schema.TakeoverRewind, RequestID: "q", To: r.rewindTo(2),
 			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 		}, 3)
 		require.Equal(t, schema.Applied, r.event(e).Kind)
-		require.Equal(t, begun, r.head.OpenCalls[0].InDoubt)
+		require.Equal(t, replay == schema.ReplayHold, r.head.OpenCalls[0].InDoubt)
 		require.Equal(t, records, found(t, r.log, schema.Point{Kind: schema.PointStep, Number: 1}, r.head.Superseded))
 	}
 }
@@ -259,85 +255,43 @@ func (r *testRun) rewound(to *schema.Base) schema.Verdict {
 	return v
 }
 
-// Later forgets a call once an event abandons or denies it. A rewind brings such a call back: it is requested again
-// and can begin. If it then began, neither a fork nor a second rewind at the same record knows: the call is requested
-// there, not in doubt, and the next executor runs it again. A hold call (a payment) is made twice without a question.
-func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
-	for name, lose := range map[string]func(*testRun){
+// A requested call that needs a begin belongs to the timeline that requested it: in a fork and after a rewind it is in
+// doubt, whether the run began it later, abandoned it, was denied it, or did nothing with it.
+func TestRequestedCall_ForkOrRewind_NeedsASettlementUnlessRerunnable(t *testing.T) {
+	for name, later := range map[string]func(*testRun){
+		"nothing":   func(*testRun) {},
 		"abandoned": func(r *testRun) { r.write(&schema.TurnStartedData{Turn: 2}, 2) },
 		"denied": func(r *testRun) {
 			r.write(&schema.ToolFailedData{ToolCallID: "c1", Error: schema.Error{Type: schema.DeniedType}}, 1)
 		},
+		"begun": func(r *testRun) {
+			require.Equal(r.tb, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}, 1).Kind)
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newTestRun(t)
-			r.start()
-			r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}}}, 1)
-			lose(r) // record 3
-			require.Empty(t, r.head.OpenCalls)
-			r.rewind(2)
-			require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1).Kind)
-			require.Equal(t, schema.Applied, r.write(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"paid"`)}, 1).Kind)
-
-			to := r.rewindTo(2) // the base of a fork has the same list
-			require.Equal(t, []schema.BegunCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}}}, to.Begun)
-			r.rewind(2)
-			require.True(t, r.head.OpenCalls[0].InDoubt)
-			v := r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
-			require.Equal(t, schema.Rejected, v.Kind, "the call has run already")
-		})
-	}
-}
-
-// The stricter of two policies counts. A call that was requested as idempotent, and that the run began as hold or
-// verify after the point, is in doubt by that policy, in a rewound run and in a fork, like after any other takeover.
-func TestLater_CallBegunByAStricterPolicy_IsInDoubtByIt(t *testing.T) {
-	for _, c := range []struct {
-		requested, begun, want schema.Replay
-		gone                   bool
-	}{
-		{schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayHold, false},
-		{schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayHold, true},
-		{schema.ReplayPure, schema.ReplayVerify, schema.ReplayVerify, false},
-		{schema.ReplayVerify, schema.ReplayHold, schema.ReplayHold, true},
-		{schema.ReplayIdempotent, schema.ReplayIdempotent, schema.ReplayIdempotent, false},
-	} {
-		t.Run(fmt.Sprintf("%s begun as %s, returned %v", c.requested, c.begun, c.gone), func(t *testing.T) {
-			r := newTestRun(t)
-			r.start()
-			asked := schema.RequestedCall{ToolCallID: "c1", Name: "mail", Replay: c.requested, VerifySubject: "mail.verify"}
-			mustApply(t, r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{asked}}, 1))
-			at := r.head.Clone()
-			later := schema.NewLater(&at)
-			require.False(t, later.Done())
-			follow := func(data schema.Data) {
-				v := r.write(data, 1)
-				mustApply(t, v)
-				later.Behind(&r.head, v)
-			}
-			follow(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: c.begun, VerifySubject: "mail.verify"})
-			require.True(t, later.Done())
-			if c.gone {
-				follow(&schema.ToolReturnedData{ToolCallID: "c1"})
-			}
-			stricter := c.want != c.requested
-
-			fork := newTestRun(t)
-			base := schema.BaseOf(schema.Point{Kind: schema.PointRecord, Number: 2}, 2, &at, later.Begun())
-			fork.w.Run, base.Run, base.Head.Run = "r1", "base", "base"
-			mustApply(t, fork.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: base}, 0))
-			r.rewind(2)
-			for name, h := range map[string]*schema.Head{"fork": &fork.head, "rewind": &r.head} {
-				require.Len(t, h.OpenCalls, 1, name)
-				o := h.OpenCalls[0]
-				require.Equal(t, c.want, o.Replay, name)
-				require.Equal(t, stricter, o.InDoubt, name)
-				require.Equal(t, !stricter, o.Requested, name)
-				require.Equal(t, stricter && c.want == schema.ReplayHold, o.Held, name)
-			}
-			require.Equal(t, c.want, r.state.Calls[0].Replay)
-			require.Equal(t, stricter, r.state.Calls[0].InDoubt)
-		})
+		for _, replay := range []schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayVerify, schema.ReplayHold} {
+			t.Run(name+" "+string(replay), func(t *testing.T) {
+				r := newTestRun(t)
+				r.start()
+				mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "c1", Name: "pay", Replay: replay, VerifySubject: "pay.verify"}), 1))
+				at := r.head.Clone()
+				later(r)
+				r.rewind(2)
+				fork := forkOf(t, schema.BaseOf(schema.Point{Kind: schema.PointRecord, Number: 2}, 2, &at))
+				doubt := !replay.Rerunnable()
+				require.Equal(t, doubt, r.state.Calls[0].InDoubt)
+				for name, r := range map[string]*testRun{"fork": fork, "rewind": r} {
+					require.Len(t, r.head.OpenCalls, 1, name)
+					o := r.head.OpenCalls[0]
+					require.Equal(t, replay, o.Replay, name)
+					require.Equal(t, doubt, o.InDoubt, name)
+					require.Equal(t, !doubt, o.Requested, name)
+					require.Equal(t, replay == schema.ReplayHold, o.Held, name)
+					// An executor whose own policy is hold does not run it unasked, whatever is recorded.
+					v := r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}, 1)
+					require.Equal(t, schema.Rejected, v.Kind, name)
+				}
+			})
+		}
 	}
 }
 
@@ -345,13 +299,12 @@ func TestLater_CallBegunByAStricterPolicy_IsInDoubtByIt(t *testing.T) {
 func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
-	head, later := r.head.Clone(), (*schema.Later)(nil)
-	later = schema.NewLater(&head)
+	head := r.head.Clone()
+	var later []schema.OpenSignal
 	for i := range schema.MaxSignals + 1 {
 		id := fmt.Sprintf("s%d", i)
-		v := r.event(r.makeControl(&schema.SignalSentData{SignalID: id, Name: "n"}, 1))
-		later.Behind(&r.head, v)
-		later.Behind(&r.head, r.write(&schema.SignalConsumedData{SignalIDs: []string{id}}, 0))
+		later = append(later, schema.SentSignal(&r.head, r.event(r.makeControl(&schema.SignalSentData{SignalID: id, Name: "n"}, 1)))...)
+		r.write(&schema.SignalConsumedData{SignalIDs: []string{id}}, 0)
 	}
 	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: 1}, &head, later)
 	require.ErrorContains(t, err, "65 signals would be open after record 1, at most 64 can be: continue after a later record")
@@ -368,8 +321,7 @@ func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {
 		r.rewind(len(r.log))
 	}
 	require.Len(t, r.head.Superseded, schema.MaxRewinds)
-	later := schema.NewLater(&r.head)
-	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(len(r.log))}, &r.head, later)
+	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(len(r.log))}, &r.head, nil)
 	require.ErrorContains(t, err, "rewinds abandoned 64 ranges before record 65, the maximum: continue after an earlier record")
 	r.rewind(2)
 	require.Len(t, r.head.Superseded, 2, "the ranges behind the point are left behind themselves")
@@ -468,7 +420,7 @@ func TestFork_OpenCallOfTheBase_KeepsItsIdempotencyKey(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayIdempotent}}}, 1)
-	fork := forkOf(t, schema.BaseOf(schema.Point{}, 2, &r.head, nil))
+	fork := forkOf(t, schema.BaseOf(schema.Point{}, 2, &r.head))
 	require.Equal(t, r.head.OpenCalls[0].IdempotencyKey(r.head.Run), fork.head.OpenCalls[0].IdempotencyKey(fork.head.Run))
 	plan := schema.PlanOf(fork.state)
 	require.Equal(t, "r1.1.c1.1", plan.Calls[0].IdempotencyKey)

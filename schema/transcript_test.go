@@ -259,9 +259,9 @@ func (r *testRun) rewindTo(n int) (to *schema.Base) {
 	if n > len(r.log) {
 		at.Digest, at.Position.ID = cmp.Or(at.Digest, schema.Hash{}.String()), cmp.Or(at.Position.ID, "none")
 	}
-	later := schema.NewLater(&at)
+	var later []schema.OpenSignal
 	for i := min(n, len(r.log)); i < len(r.log); i++ {
-		later.Behind(&head, head.Apply(r.keys, &r.log[i]))
+		later = append(later, schema.SentSignal(&head, head.Apply(r.keys, &r.log[i]))...)
 	}
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
 	require.NoError(r.tb, err)

@@ -349,7 +349,7 @@ func TestOverview_RewindBehindAnOpenTurn_FinalizesIt(t *testing.T) {
 	point, at := len(r.log), r.head.Clone()
 	r.write(&schema.TurnEndedData{Turn: 1}, 1)
 	r.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("secret plans")}}, 2)
-	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(point)}, &at, schema.NewLater(&at)) //nolint:gosec // a small number
+	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(point)}, &at, nil) //nolint:gosec // a small number
 	require.NoError(t, err)
 	v := r.event(r.makeControl(&schema.RunResumedData{
 		Executor: "ex-2", Reason: schema.TakeoverRewind, RequestID: "q", To: to, From: schema.From{Epoch: 1, Sequence: r.head.Sequence, Digest: r.head.Digest},

@@ -187,7 +187,6 @@ func TestValidate_BoundsInTags_AreTheConstants(t *testing.T) {
 		{schema.TurnStartedData{}, "Signals", "check", schema.MaxSignals},
 		{schema.SignalConsumedData{}, "SignalIDs", "check", schema.MaxSignals},
 		{schema.ToolCalledData{}, "ToolCallID", "check", schema.MaxIdentifier},
-		{schema.Base{}, "Begun", "check", schema.MaxOpenCalls},
 		{schema.Head{}, "OpenCalls", "check", schema.MaxOpenCalls},
 		{schema.Head{}, "TurnCalls", "check", schema.MaxTurnCalls},
 		{schema.Head{}, "Interrupts", "check", schema.MaxInterrupts},

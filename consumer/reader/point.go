@@ -19,10 +19,8 @@ type Moment struct {
 	Head schema.Head
 	// records counts the run's messages up to the point, marks included; negative if the walk did not begin at the first one.
 	records int64
-	// Begun as in [schema.Moment].
-	Begun []schema.BegunCall
-	// later has seen the records after the point, all of them if the moment is from [Reader.Rewind].
-	later *schema.Later
+	// signals were sent after the point; known only to [Reader.Rewind], which reads the run to its end.
+	signals []schema.OpenSignal
 }
 
 // Complete reports whether no event up to the point is known to be missing.
@@ -99,7 +97,7 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 		return nil, schema.Fail(schema.CodeDamaged, "Name a point before them, or see what is wrong with: waymark verify "+r.Run+".",
 			"events of run %s up to point %s are missing", r.Run, p)
 	}
-	base, err := schema.RewindTo(p, &m.Head, m.later)
+	base, err := schema.RewindTo(p, &m.Head, m.signals)
 	if err != nil {
 		return nil, schema.Fail(schema.CodeConflict, "Name another point.", "run %s: %s", r.Run, err)
 	}
@@ -118,8 +116,6 @@ func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole
 	switch {
 	case werr != nil:
 		return nil, r, werr
-	case logged == nil && m != nil:
-		return m, r, nil
 	case logged == nil:
 		if errors.Is(err, errSegmentMissing) {
 			return nil, r, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
@@ -168,8 +164,7 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run from a keyframe to find a point; with whole it walks to the end. With an error about damaged or
-// missing events it still returns the moment if they are after the point; see [schema.Later.Unread].
+// search walks through a run from a keyframe to find a point; with whole it walks to the end.
 func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from *keyframe, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
@@ -185,9 +180,8 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 		w.records = unknownRecords
 	}
 	many := finder.Many(r.Head.Epoch)
-	rewound := len(r.Head.Superseded) > 0 // closed calls may be open again
 	var ahead *Moment
-	var later *schema.Later
+	var signals []schema.OpenSignal
 	w.before = func(rec *schema.Prepared) bool {
 		if finder.Before(&w.head, rec) {
 			ahead = &Moment{Head: w.head.Clone(), records: w.records}
@@ -195,37 +189,27 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 		return false
 	}
 	w.behind = func(v schema.Verdict) bool {
-		if later != nil {
-			later.Behind(&w.head, v)
+		if len(found) > 0 {
+			signals = append(signals, schema.SentSignal(&w.head, v)...)
 		}
 		switch {
-		case later != nil && !many:
+		case len(found) > 0 && !many:
 		case ahead != nil && finder.Confirmed(v):
 			found = append(found, *ahead)
-			later = schema.NewLater(&ahead.Head)
-			later.Behind(&w.head, v)
 		case finder.Behind(&w.head, v):
 			found = append(found, Moment{Head: w.head.Clone(), records: w.records})
-			later = schema.NewLater(&w.head)
 		}
 		if !finder.Pending() {
 			ahead = nil
 		}
-		enough := later != nil && (later.Nothing() || !rewound && later.Done())
-		return enough && !many && !whole || len(found) == maxCandidates
+		return len(found) > 0 && !many && !whole || len(found) == maxCandidates
 	}
 	err = rd.walk(ctx, r, from, w)
 	if err != nil && !errors.Is(err, eventlog.ErrStop) {
-		if len(found) == 0 || many || whole || rewound || want != "" && found[0].Head.Digest != want {
-			return nil, err
-		}
-		later.Unread()
-		found[0].Begun, found[0].later = later.Begun(), later
-		return &found[0], err
+		return nil, err
 	}
 	if len(found) == 0 && finder.AtEnd(&w.head) {
 		found = append(found, Moment{Head: w.head, records: w.records})
-		later = schema.NewLater(&w.head)
 	}
 	switch {
 	case len(found) == 0:
@@ -236,10 +220,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 		return nil, schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".",
 			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.Run, want, found[0].Head.Digest)
 	}
-	if err == nil && !r.Complete() {
-		later.Unread()
-	}
-	found[0].Begun, found[0].later = later.Begun(), later
+	found[0].signals = signals
 	return &found[0], nil
 }
 

@@ -267,7 +267,7 @@ func TestErase_NeededRun_Refused(t *testing.T) {
 		require.NoError(t, json.Unmarshal(a.first, &head))
 		w.control(schema.VerbFork, base, schema.ForkRequest{Fork: "fork-of-" + base, By: "executor-1"})
 		fork := w.writer("fork-of-" + base)
-		fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+		fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head)}, 0)
 		fork.end(schema.StatusCompleted)
 	}
 

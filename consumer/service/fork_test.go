@@ -25,7 +25,7 @@ func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
 	}
 	f := w.writer(id)
 	f.Turn = head.Turn
-	f.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.Run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head, nil)}, 0)
+	f.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.Run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head)}, 0)
 	return f
 }
 
@@ -223,7 +223,7 @@ func TestFork_Mark_StoredOnceAndKeptThroughRewindAndEnd(t *testing.T) {
 	require.Empty(t, reply.Head.Marks, "it is no named point")
 	to, _ := w.recover("base", schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", Reason: schema.TakeoverRewind, At: "seq:1", View: schema.ViewHead})
 	require.Equal(t, []string{"fork"}, to.Head.Forks, "a rewind does not take it back")
-	require.Empty(t, schema.BaseOf(schema.Point{}, to.Head.Records, &to.Head, nil).Head.Forks, "a fork does not inherit it")
+	require.Empty(t, schema.BaseOf(schema.Point{}, to.Head.Records, &to.Head).Head.Forks, "a fork does not inherit it")
 	w.refusedAs(schema.CodeBadRequest, schema.VerbFork, "base", schema.ForkRequest{Fork: "base", By: "executor-1"})
 	w.refusedAs(schema.CodeBadRequest, schema.VerbFork, "base", schema.ForkRequest{By: "executor-1"})
 	w.refusedAs(schema.CodeNotFound, schema.VerbFork, "nothing", req)

@@ -149,9 +149,9 @@ func rewindOf(log []schema.Record, n int) *schema.Base {
 		return nil
 	}
 	at := head.Clone()
-	later := schema.NewLater(&at)
+	var later []schema.OpenSignal
 	for i := range log[n:] {
-		later.Behind(&head, head.Apply(schema.NoKeys, &log[n+i]))
+		later = append(later, schema.SentSignal(&head, head.Apply(schema.NoKeys, &log[n+i]))...)
 	}
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(at.Records)}, &at, later) //nolint:gosec // a small number
 	if err != nil {

@@ -39,7 +39,7 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 			reply, _ := w.get(of, schema.ViewHead)
 			reply, _ = w.at(of, schema.ViewHead, "event:"+reply.Head.Position.ID)
 			x.Publish(&schema.RunStartedData{
-				Agent: "coder", Executor: "executor-1", ResumedFrom: of, Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, nil),
+				Agent: "coder", Executor: "executor-1", ResumedFrom: of, Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head),
 			}, 0)
 			stands[id] = of
 			x.Turn = reply.Head.Turn

@@ -128,9 +128,9 @@ func (w *writtenFleet) rewind(run string, record int) {
 		head.Apply(schema.NoKeys, &log[i])
 	}
 	at := head.Clone()
-	later := schema.NewLater(&at)
+	var later []schema.OpenSignal
 	for i := range log[record:] {
-		later.Behind(&head, head.Apply(schema.NoKeys, &log[record+i]))
+		later = append(later, schema.SentSignal(&head, head.Apply(schema.NoKeys, &log[record+i]))...)
 	}
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(record)}, &at, later) //nolint:gosec // a small number
 	require.NoError(w.t, err)

@@ -26,8 +26,8 @@ type ForkCmd struct {
 
 // Help is the text below the flags.
 func (ForkCmd) Help() string {
-	return `The new run has everything of the run at the point; the base is not changed. Calls that the base has begun, or may begin, are in ` +
-		`doubt in the fork.
+	return `The new run has everything of the run at the point; the base is not changed. An open call that has begun, or has the ` +
+		`policy hold or verify, is in doubt in the fork.
 
 Examples:
   waymark fork fix-login --at mark:before-deploy --as fix-login-2 --hold`

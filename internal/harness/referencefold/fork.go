@@ -8,7 +8,7 @@ import (
 )
 
 // fork begins a run at another one's head.
-func (m *Model) fork(was *schema.Head, begun []schema.BegunCall) {
+func (m *Model) fork(was *schema.Head) {
 	m.turn, m.open, m.answered, m.openedIn = was.Turn, was.TurnOpen, was.TurnAnswered, 0
 	closed := func(turn int32, id string) {
 		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
@@ -25,20 +25,12 @@ func (m *Model) fork(was *schema.Head, begun []schema.BegunCall) {
 		c := &call{
 			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
 		}
-		c.requested, c.doubt = o.Requested, !o.Requested
-		for _, b := range begun {
-			if b.CallKey != o.CallKey {
-				continue
-			}
-			c.requested, c.doubt = false, true
-			if b.Replay != "" {
-				c.replay = schema.Stricter(c.replay, b.Replay)
-			}
-		}
+		c.requested = o.Requested && free(o.Replay)
+		c.doubt = !c.requested
 		if c.requested {
 			c.epoch = 0
 		}
-		c.again, c.barred, c.denied, c.scope = o.Again, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
+		c.again, c.barred, c.denied, c.scope = o.Again && c.requested, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
 		if c.scope == "" && was.Run != m.run {
 			c.scope = was.Run
 		}
@@ -95,7 +87,7 @@ func (m *Model) rewind(to *schema.Base) {
 	clear(m.waits)
 	clear(m.named)
 	clear(m.asked)
-	m.fork(&to.Head, to.Begun)
+	m.fork(&to.Head)
 	for i, c := range slices.DeleteFunc(slices.Clone(m.calls), func(c *call) bool { return c.closed }) {
 		c.epoch = to.Head.OpenCalls[i].Epoch
 	}

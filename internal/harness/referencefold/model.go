@@ -382,7 +382,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.agent, m.executor, m.instance = d.Agent, d.Executor, d.Instance
 		if d.Base != nil {
-			m.fork(&d.Base.Head, d.Base.Begun)
+			m.fork(&d.Base.Head)
 		}
 	case *schema.RunResumedData:
 		if m.ended {
