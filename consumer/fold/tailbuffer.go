@@ -6,9 +6,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// minFrames is the size of the smallest buffer.
-const minFrames = 4 << 10
-
 // frameRoom bounds the size of the frames of all tails of a term. Several sealing goroutines free it.
 type frameRoom struct {
 	limit int64
@@ -40,12 +37,8 @@ func (f *tailbuffer) add(rec *schema.Record, begins bool) {
 	if f.room == nil || !begins && !f.kept() {
 		return
 	}
-	frames := f.frames
-	if len(frames)+rec.Size() > cap(frames) {
-		// Doubling copies less than the growth of append.
-		frames = append(make([]byte, 0, max(2*cap(frames), minFrames)), frames...)
-	}
-	frames = schema.AppendFrame(frames, rec)
+	// Doubling would copy less, and take the room of every other tail.
+	frames := schema.AppendFrame(f.frames, rec)
 	if grown := cap(frames) - cap(f.frames); grown > 0 && !f.room.take(int64(grown)) {
 		f.drop()
 		return

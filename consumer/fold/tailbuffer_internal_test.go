@@ -80,3 +80,17 @@ func TestTailBuffer_TooLargeTail_NotKept(t *testing.T) {
 	f.add(&small, false)
 	require.False(t, f.kept(), "of a tail whose beginning is not kept nothing is")
 }
+
+// With twice its size for each tail, many tails of 64 busy runs were read from the log
+// again.
+func TestTailBuffer_LongTail_TakesLittleMoreRoomThanItsFrames(t *testing.T) {
+	t.Parallel()
+	f := tailbuffer{room: &frameRoom{limit: 32 << 20}}
+	rec := schema.Record{Body: make([]byte, 3<<10)}
+	for i := range 200 {
+		f.add(&rec, i == 0)
+		if len(f.frames) > 64<<10 {
+			require.LessOrEqual(t, int(f.room.used.Load()), len(f.frames)*14/10, "after %d records", i+1)
+		}
+	}
+}
