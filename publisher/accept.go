@@ -81,10 +81,11 @@ func offersOf(s *schema.State) []Offer {
 	return offers
 }
 
-// childID is the default id of the child run. It depends on the offer alone, so every executor derives the same id.
-func childID(run, handoff string) string {
-	tail := "-" + digestOf(run + "\n" + handoff)[:8]
-	return run[:min(len(run), schema.MaxName-len(tail))] + tail
+// childID is the default id of the child run. It depends on the offer alone, so every executor derives the same id. An
+// offer under the id of an abandoned or closed one has a child of its own.
+func (o *Offer) childID() string {
+	tail := "-" + digestOf(o.Run + "\n" + o.HandoffID + "\n" + o.Hash)[:8]
+	return o.Run[:min(len(o.Run), schema.MaxName-len(tail))] + tail
 }
 
 // AcceptHandoff accepts an offer and starts the run that carries it out. It writes in two steps: first the acceptance,
@@ -95,8 +96,8 @@ func childID(run, handoff string) string {
 //
 // spec.ID names the child; if it is empty, the id is derived from the offer. Empty fields Agent, Parent, ResumedFrom
 // and State are filled from the offer. The agent is the offer's next agent, or for a continuation the agent of the
-// offering run. The text of the offer is in offer.Data. [Loop] tells it to the child's model; an agent without a Loop puts
-// it into the prompt by itself.
+// offering run. The text of the offer is in offer.Data, and recorded in the child's start. [Loop] tells it to the child's
+// model; an agent without a Loop puts it into the prompt by itself.
 //
 // If [Reader.Offers] shows the offer as accepted, AcceptHandoff continues in the name of the executor that accepted it,
 // in case that executor died before it started the child. The first executor that starts the child owns it, also among
@@ -148,7 +149,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 			return nil, spec, "", &HandoffTakenError{Run: offer.Run, HandoffID: offer.HandoffID, By: offer.By, ChildRun: offer.ChildRun}
 		}
 	}
-	spec.ID = cmp.Or(spec.ID, childID(offer.Run, offer.HandoffID))
+	spec.ID = cmp.Or(spec.ID, offer.childID())
 	if spec.ID == offer.Run {
 		return nil, spec, "", configError("ID", spec.ID, "use another id: a run cannot carry out its own offer")
 	}
@@ -171,6 +172,9 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 	}
 	source = &schema.HandoffSource{Run: offer.Run, HandoffID: offer.HandoffID, OfferHash: offer.Hash, Lineage: offer.Data.Lineage}
 	spec.Handoff = source
+	if spec.offer, err = json.Marshal(offer.Data, json.Deterministic(true)); err != nil {
+		return nil, spec, "", fmt.Errorf("hand-off %s of run %s: %w", offer.HandoffID, offer.Run, err)
+	}
 	return source, spec, by, nil
 }
 
@@ -280,7 +284,7 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 		spec.Complete, spec.MaxTurns, spec.MaxTokens = head.CompletionTool, head.MaxTurns, head.MaxTokens
 	}
 	child, err := r.fleet.AcceptHandoff(ctx, offer, spec)
-	id := cmp.Or(offer.ChildRun, spec.ID, childID(r.id, offer.HandoffID))
+	id := cmp.Or(offer.ChildRun, spec.ID, offer.childID())
 	if taken, ok := errors.AsType[*HandoffTakenError](err); ok && taken.ChildRun != "" {
 		id = taken.ChildRun
 	} else if err != nil && !errors.Is(err, ErrRunEnded) {

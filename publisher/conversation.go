@@ -27,15 +27,21 @@ func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) (
 // Task returns the task that the run was started with, loaded from the blob store if necessary; empty if there is none.
 // Its errors are those of [Run.Conversation].
 func (r *Run) Task(ctx context.Context) (string, error) {
+	started, err := r.started(ctx)
+	return started.Task, err
+}
+
+// started is the data of the run's start, with large fields loaded; empty if there is none.
+func (r *Run) started(ctx context.Context) (schema.RunStartedData, error) {
 	one := new(schema.State)
 	r.View(func(s *schema.State) { one.Started = s.Started })
 	if one.Started == nil {
-		return "", nil
+		return schema.RunStartedData{}, nil
 	}
 	if err := r.fleet.load(ctx, one); err != nil {
-		return "", fmt.Errorf("task of run %s: %w", r.id, err)
+		return schema.RunStartedData{}, fmt.Errorf("task of run %s: %w", r.id, err)
 	}
-	return one.Started.Task, nil
+	return *one.Started, nil
 }
 
 // Calls returns the recorded calls of the turn in order, with large arguments loaded, ready for [Turn.Tool]. For a call

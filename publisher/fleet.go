@@ -169,8 +169,9 @@ type RunSpec struct {
 	State map[string]any
 	// Source holds details of the framework that the run comes from.
 	Source json.RawMessage
-	// state is State in its recorded form.
+	// state is State in its recorded form, offer the data of the accepted offer.
 	state []schema.InitialValue
+	offer []byte
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
@@ -224,7 +225,7 @@ func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*R
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base,
+		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),
 	}
 	if _, err := r.publish(ctx, draft{data: data}); err != nil {

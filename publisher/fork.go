@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ type ForkSpec struct {
 	// Required.
 	Base string
 	At   schema.Point
-	// Agent and Task of the fork; empty means those of the base.
+	// Agent and Task of the fork; empty means those of the base. A model is told the task in its first turn. So behind
+	// that turn a task is [ErrConfig]: send the fork a message ([Run.AddMessage], [Fleet.Signal]).
 	Agent, Task string
 	// Labels of the fork; nil means those of the base.
 	Labels map[string]string
@@ -50,6 +52,10 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
 	}
+	if h := &state.Head; spec.Task != "" && h.Turn > 0 && (h.Turn > 1 || h.TurnAnswered || !h.TurnOpen) {
+		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, configError("Task", fmt.Sprintf("%.80q behind turn %d", spec.Task, h.Turn),
+			"leave it empty, and tell the fork by a message: its model was told the task of the base"))
+	}
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels,
 		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head), baseState: state,
@@ -66,9 +72,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if s := state.Started; s != nil {
 		start.ThreadID, start.Model, start.ModelTier, start.Provider = s.ThreadID, s.Model, s.ModelTier, s.Provider
 		start.Complete, start.MaxTurns, start.MaxTokens = s.CompletionTool, s.MaxTurns, s.MaxTokens
-		if start.Task == "" {
-			start.Task = s.Task
-		}
+		start.Task, start.offer = cmp.Or(start.Task, s.Task), s.Offer
 	}
 	// The mark comes first: a removal of the base finds it, or comes before it and refuses it.
 	if err := f.control(ctx, schema.VerbFork, spec.Base, &schema.ForkRequest{Fork: spec.ID, By: f.cfg.Executor}); err != nil {

@@ -107,17 +107,18 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 		}
 	}
 	if spec.Number == 1 {
-		task, err := l.run.Task(ctx)
-		if err != nil {
-			return nil, err
-		}
-		offer, err := l.offer(ctx)
+		started, err := l.run.started(ctx)
 		if err != nil {
 			return nil, err
 		}
 		say(schema.RoleSystem, l.System)
-		say(schema.RoleUser, task)
-		say(schema.RoleUser, offer)
+		say(schema.RoleUser, started.Task)
+		if offer := started.Offer.Clone(); len(offer) > 0 {
+			if err := offer.Indent(); err != nil {
+				return nil, fmt.Errorf("offer that run %s carries out: %w", l.run.id, err)
+			}
+			say(schema.RoleUser, "You continue work that another agent has handed over:\n"+string(offer))
+		}
 	}
 	if heard {
 		var messages []schema.Message
@@ -143,32 +144,6 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 		}
 	}
 	return l.run.StartTurn(ctx, spec)
-}
-
-// offer is the accepted offer as text for the model; empty for a run that carries out no hand-off.
-func (l *looping) offer(ctx context.Context) (string, error) {
-	var from *schema.HandoffSource
-	l.run.View(func(s *schema.State) {
-		if s.Started != nil {
-			from = s.Started.Handoff
-		}
-	})
-	if from == nil {
-		return "", nil
-	}
-	offers, err := l.run.fleet.Offers(ctx, from.Run)
-	if err != nil {
-		return "", fmt.Errorf("offer %s of run %s, which run %s carries out: %w", from.HandoffID, from.Run, l.run.id, err)
-	}
-	for i := range offers {
-		if offers[i].HandoffID != from.HandoffID {
-			continue
-		}
-		text, err := json.Marshal(offers[i].Data, jsontext.Multiline(true), json.Deterministic(true))
-		return "You continue work that another agent has handed over:\n" + string(text), err
-	}
-	l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Str("parent", from.Run).Str("handoff", from.HandoffID).Msg("offer is closed; not shown to the model")
-	return "", nil
 }
 
 // leftOff reports whether the latest answer has no call and no message follows it.

@@ -120,7 +120,7 @@ func TestLoop_ForkedInTheRecoveryTurn_GoesOn(t *testing.T) {
 	for n, rec := range w.log("r1") {
 		_ = rec
 		id := fmt.Sprint("f", n+1)
-		run, err := f.Fork(t.Context(), publisher.ForkSpec{ID: id, Base: "r1", At: schema.Point{Kind: schema.PointRecord, Number: uint64(n + 1)}, Task: "go on"})
+		run, err := f.Fork(t.Context(), publisher.ForkSpec{ID: id, Base: "r1", At: schema.Point{Kind: schema.PointRecord, Number: uint64(n + 1)}})
 		if err != nil {
 			t.Log(id, err)
 			continue

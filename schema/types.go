@@ -199,6 +199,8 @@ type RunStartedData struct {
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out; nil for none.
 	Handoff *HandoffSource `json:"handoff,omitzero"`
+	// Offer is the data of that offer, for the agent; a fork has the one of its base.
+	Offer jsontext.Value `json:"offer,omitzero" content:"large"`
 	// Base is the origin of the run if it is a fork of another one; nil for none.
 	Base *Base `json:"base,omitzero"`
 	// State is the application's own initial state, each key once.
