@@ -149,19 +149,16 @@ func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecid
 	return err
 }
 
-// approvalID is the id of the approval question. It is the same for every executor that asks.
-func approvalID(key schema.CallKey) string {
-	id := fmt.Sprintf(approvalPrefix+"%d.%s.%d", key.Turn, key.ToolCallID, key.Occurrence)
-	if len(id) > schema.MaxIdentifier {
-		id = approvalPrefix + digestOf(id)
-	}
-	return id
+// approvalID is the id of the approval question.
+func (c *callRunner) approvalID() string {
+	head := c.run.Head()
+	return head.DerivedID(approvalPrefix, fmt.Sprintf("%d.%s.%d", c.key.Turn, c.key.ToolCallID, c.key.Occurrence))
 }
 
 // question is the approval question about the call.
 func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	w := &schema.RunWaitingData{
-		InterruptID: approvalID(c.key), Reason: schema.WaitToolApproval, ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence,
+		InterruptID: c.approvalID(), Reason: schema.WaitToolApproval, ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence,
 		Message: d.Message, ResponseSchema: []byte(d.ResponseSchema),
 	}
 	if w.Message == "" {
@@ -182,7 +179,7 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 // askPerson waits for a person's answer about a call and records it. It asks first if the question is missing.
 func (c *callRunner) askPerson(ctx context.Context) error {
 	r, key := c.run, c.key
-	id, asked := approvalID(key), false
+	id, asked := c.approvalID(), false
 	r.View(func(s *schema.State) {
 		for i := range s.Waits {
 			// An earlier executor may have given the question another id.

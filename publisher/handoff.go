@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -46,7 +47,7 @@ func (r *Run) HandoffOf(data schema.HandoffOfferedData) *Handoff {
 }
 
 // ID sets the hand-off's id. The default is derived from the turn and the next agent. So an executor that repeats the
-// turn after a crash repeats the offer and does not make a second one.
+// turn after a crash repeats the offer and does not make a second one. Behind a rewind it is another one.
 func (h *Handoff) ID(id string) *Handoff { h.data.HandoffID = id; return h }
 
 // Kind sets continuation (the default) or transfer.
@@ -125,10 +126,7 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 	h.run.View(func(s *schema.State) {
 		d.AgentID = cmp.Or(d.AgentID, s.Head.Agent)
 		if d.HandoffID == "" {
-			d.HandoffID = fmt.Sprintf("handoff.%d", s.Head.Turn)
-			if d.NextAgent != "" {
-				d.HandoffID += "." + d.NextAgent
-			}
+			d.HandoffID = s.Head.DerivedID("handoff.", strings.TrimSuffix(fmt.Sprintf("%d.%s", s.Head.Turn, d.NextAgent), "."))
 		}
 		d.Tools = toolsOf(s)
 		if usage := s.Head.Usage; !usage.IsZero() {

@@ -218,7 +218,7 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 		return nil
 	}
 	data := &schema.RunWaitingData{
-		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
+		InterruptID: head.DerivedID("in-doubt.", fmt.Sprintf("%d.%d.%s", key.Turn, key.Occurrence, key.ToolCallID)), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
 		Message: fmt.Sprintf("What was the outcome of call %.80s of tool %.80s in turn %d?", key.ToolCallID, open.Name, key.Turn),
 	}
 	if why != "" {
@@ -230,15 +230,6 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 		return fmt.Errorf("%w: %w", ErrNotInDoubt, err)
 	}
 	return err
-}
-
-// heldInterrupt is the id of the wait for a call. It is the same in every process, so that only one wait is published.
-func heldInterrupt(key schema.CallKey) string {
-	id := fmt.Sprintf("in-doubt.%d.%d.%s", key.Turn, key.Occurrence, key.ToolCallID)
-	if len(id) > schema.MaxIdentifier {
-		id = fmt.Sprintf("in-doubt.%d.%d.sha256-%s", key.Turn, key.Occurrence, digestOf(key.ToolCallID))
-	}
-	return id
 }
 
 // awaitThat waits until done returns true or an error. done is called under the ledger's lock whenever the run has

@@ -90,7 +90,7 @@ type Position struct {
 type CallKey struct {
 	Turn       int32  `json:"turn" check:"min=0"`
 	ToolCallID string `json:"tool_call_id" check:"max=259,text"`
-	// Occurrence counts from 1 the calls of the turn that share the id.
+	// Occurrence counts from 1 the calls of the turn that share the id; outside of turns it counts all calls of the run.
 	Occurrence int `json:"occurrence" check:"min=1"`
 }
 

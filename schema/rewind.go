@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 )
@@ -87,8 +89,27 @@ func (h *Head) rewind(to *Base) {
 
 // scope of the idempotency keys of new calls; see [OpenCall]. It is empty while the run's id is unique enough.
 func (h *Head) scope() string {
-	if n := len(h.Superseded); n > 0 {
-		return fmt.Sprintf("%s@%d", h.Run, h.Superseded[n-1].Epoch)
+	if at := h.timeline(); at != "" {
+		return h.Run + at
 	}
 	return ""
+}
+
+// timeline distinguishes what follows a rewind from the records that rewinds abandoned; empty before the first one.
+func (h *Head) timeline() string {
+	if n := len(h.Superseded); n > 0 {
+		return fmt.Sprintf("@%d", h.Superseded[n-1].Epoch)
+	}
+	return ""
+}
+
+// DerivedID is an id that each executor of the run derives by itself, so that it is the same after a takeover. Behind a
+// rewind it differs from those in the abandoned records.
+func (h *Head) DerivedID(prefix, name string) string {
+	at := h.timeline()
+	if len(prefix)+len(name)+len(at) > MaxIdentifier {
+		sum := sha256.Sum256([]byte(name))
+		name = "sha256-" + hex.EncodeToString(sum[:])
+	}
+	return prefix + name + at
 }

@@ -72,8 +72,8 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 	if w.ToolCallID != "" {
 		if call := s.Call(w.CallKey()); call != nil {
 			q.Tool, q.IdempotencyKey = call.Name, call.IdempotencyKey
-			if q.IdempotencyKey == "" {
-				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
+			if i := s.Head.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); i >= 0 && q.IdempotencyKey == "" {
+				q.IdempotencyKey = s.Head.OpenCalls[i].IdempotencyKey(s.Head.Run)
 			}
 			q.SideEffect = encryption.ReadableField(call.SideEffect, call.Refs, "/side_effect")
 			var err error
