@@ -62,7 +62,7 @@ func compare(a, b *trial, other string) *difference {
 		d.addf("the run did not end: %s", b.failed)
 		return d
 	}
-	d.effects(a, b)
+	d.effects(b, a)
 	d.limits(a.state, b.state)
 	d.questions(a.state, b.state)
 	if asked := questions(b.state); asked > questions(a.state) {
@@ -72,6 +72,43 @@ func compare(a, b *trial, other string) *difference {
 	d.calls(a.state, b.state)
 	d.end(a.state, b.state)
 	d.conversation(a, b)
+	if other == withoutCrash {
+		d.kept(a, b)
+	}
+	return d
+}
+
+// withoutCrash names the other side of the comparison with a run without a crash.
+const withoutCrash = "without a crash"
+
+// deployed lists what a deploy must not do to a run that began with one version and ended with the next one.
+func deployed(before, after, t *trial) *difference {
+	d := &difference{trial: t, other: withoutCrash}
+	if t.failed != "" {
+		d.addf("the run did not end: %s", t.failed)
+		return d
+	}
+	known := make(map[string]bool)
+	for _, whole := range []*trial{before, after} {
+		for i := range whole.state.Calls {
+			c := &whole.state.Calls[i]
+			known[nameAndArguments(c, whole.run)+string(c.Outcome)] = true
+		}
+	}
+	for i := range t.state.Calls {
+		c := &t.state.Calls[i]
+		if !known[nameAndArguments(c, t.run)+string(c.Outcome)] {
+			d.addf("call %d is %s; without a crash neither version has such a call", i+1, callText(t.state, i, true))
+		}
+	}
+	if is, was := questions(t.state), max(questions(before.state), questions(after.state)); is > was {
+		d.addf("people are asked %d questions, not %d", is, was)
+	}
+	d.effects(t, before, after)
+	d.phases(after.state, t.state)
+	if is, was := t.state.Head.Status, after.state.Head.Status; is != was {
+		d.addf("it ends as %s, not as %s%s", is, was, reason(t.state))
+	}
 	return d
 }
 
@@ -93,22 +130,21 @@ func (t *trial) policy(key schema.CallKey) schema.Replay {
 	return ""
 }
 
-func (d *difference) effects(a, b *trial) {
-	want, _ := a.counted()
+// effects compares how often the effects of b happened with how often they did in the other runs.
+func (d *difference) effects(b *trial, others ...*trial) {
 	got, by := b.counted()
-	names := make([]string, 0, len(want)+len(got))
-	for name := range want {
-		names = append(names, name)
+	names, wanted := maps.Clone(got), make([]map[string]int, len(others))
+	for i, other := range others {
+		wanted[i], _ = other.counted()
+		maps.Copy(names, wanted[i])
 	}
-	for name := range got {
-		if want[name] == 0 {
-			names = append(names, name)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		var want []int
+		for _, counts := range wanted {
+			want = append(want, counts[name])
 		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if want[name] != got[name] {
-			d.addf("effect %q happened %s, and %s without a crash%s", name, times(got[name]), times(want[name]), b.advice(name, by))
+		if got[name] < slices.Min(want) || got[name] > slices.Max(want) {
+			d.addf("effect %q happened %s, and %s %s%s", name, times(got[name]), times(slices.Max(want)), d.other, b.advice(name, by))
 		}
 	}
 }
@@ -124,7 +160,7 @@ func times(n int) string {
 	}
 }
 
-// advice is the remedy for a repeated effect.
+// advice is the remedy for a repeated effect, or the origin of one that should not be there.
 func (t *trial) advice(name string, by map[string]effect) string {
 	e, ok := by[name]
 	if !ok {
@@ -132,6 +168,18 @@ func (t *trial) advice(name string, by map[string]effect) string {
 	}
 	if e.tool == "" {
 		return ": it was made outside of a tool; make it in a tool, or pass on the tool's context"
+	}
+	var calls []string
+	again := false
+	for _, made := range t.outside.all() {
+		if strings.ReplaceAll(made.name, t.run, "RUN") == name {
+			call := fmt.Sprintf("call %s of tool %s in turn %d", made.call.ToolCallID, made.tool, made.call.Turn)
+			again = again || slices.Contains(calls, call)
+			calls = append(calls, call)
+		}
+	}
+	if !again {
+		return ": by " + strings.Join(calls, ", ")
 	}
 	policy := t.policy(e.call)
 	if policy == schema.ReplayIdempotent {
@@ -253,15 +301,19 @@ func callText(s *schema.State, i int, withError bool) string {
 		return "not made"
 	}
 	c := &s.Calls[i]
-	arguments, err := json.Marshal(plain(c.Arguments, s.Head.Run), json.Deterministic(true))
-	if err != nil {
-		arguments = c.Arguments
-	}
 	outcome := string(c.Outcome)
 	if withError && c.Error != nil {
 		outcome += ": " + errorText(c.Error)
 	}
-	return fmt.Sprintf("%s %s in turn %d (%s)", c.Name, short(arguments), c.Turn, outcome)
+	return fmt.Sprintf("%s in turn %d (%s)", nameAndArguments(c, s.Head.Run), c.Turn, outcome)
+}
+
+func nameAndArguments(c *schema.Call, run string) string {
+	arguments, err := json.Marshal(plain(c.Arguments, run), json.Deterministic(true))
+	if err != nil {
+		arguments = c.Arguments
+	}
+	return c.Name + " " + short(arguments)
 }
 
 func errorText(e *schema.Error) string {

@@ -19,6 +19,9 @@ type Agent func(out *Outside) publisher.Work
 type Crash struct {
 	// Run to submit. Its ID is ignored: the test generates one. An empty Agent means "agent".
 	Run publisher.RunSpec
+	// Before is the version of the agent that a deploy replaces; nil means no deploy. The first executor, which is
+	// killed, runs Before, and the next ones run the tested agent.
+	Before Agent
 	// Answer answers a wait of the run in place of a person; the test fills in the interrupt's id. Nil means that the
 	// test fails if the run waits. It is not called for held calls: the effects in [Outside] settle them.
 	Answer func(schema.OpenInterrupt) publisher.Input
@@ -57,29 +60,24 @@ func CrashEverywhere(tb testing.TB, agent Agent) {
 }
 
 // CrashEverywhereWith is CrashEverywhere with a run, answers or a configuration of the test's own.
+//
+// With [Crash.Before] it tests a deploy: an executor of that version is killed at each crash point, and the tested agent
+// continues. The run must end with the same status and the phases of the tested agent. Each effect must have happened
+// as often as in a run without a crash of one of the two versions, and each call must have the arguments and the outcome
+// of a call in one of these runs. So the test finds a tool that runs with other arguments, a repeated effect, a call
+// that no tool can run any more, and a run that waits for its old code. The conversation is not compared.
 func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	tb.Helper()
 	c.Run.Agent = cmp.Or(c.Run.Agent, "agent")
-	w := Start(tb)
-	crashed := &crashes{w: w, spec: c, agent: agent}
-	whole := crashed.try(nil)
-	if whole.failed != "" {
-		tb.Error("waymarktest: the run does not end without a crash: " + whole.failed + "\n" + (&difference{trial: whole}).report())
+	crashed := &crashes{w: Start(tb), spec: c}
+	if c.Before != nil && !crashed.without(tb, c.Before) || !crashed.without(tb, agent) {
 		return
 	}
-	if why := c.untested(whole); why != "" {
-		tb.Error("waymarktest: the run without a crash tests nothing: " + why + "\n" + (&difference{trial: whole}).report())
-		return
+	if c.Before != nil {
+		crashed.versions = []Agent{c.Before, agent}
 	}
-	crashed.whole = whole
-	crashed.check(crashed.try(nil))
-	if len(crashed.found) > 0 {
-		tb.Error("waymarktest: two runs without a crash differ; the tested agent must answer from its run alone, " +
-			"not from a clock, a random number or data of another run\n" + crashed.found[0].report())
-		return
-	}
-	killed := 0
-	for _, p := range whole.points() {
+	first, killed := crashed.whole[0], 0
+	for _, p := range first.points() {
 		t := crashed.try(p)
 		crashed.check(t)
 		killed += min(len(t.killed), 1)
@@ -88,7 +86,30 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 		tb.Error(crashed.report())
 		return
 	}
-	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", whole.events, len(whole.outside.all()), killed)
+	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", first.events, len(first.outside.all()), killed)
+}
+
+// without runs a version twice without a crash, and reports whether its other runs can be compared with the first one.
+func (c *crashes) without(tb testing.TB, agent Agent) bool {
+	tb.Helper()
+	c.versions = []Agent{agent}
+	whole := c.try(nil)
+	c.whole = append(c.whole, whole)
+	report := (&difference{trial: whole}).report()
+	if whole.failed != "" {
+		tb.Error("waymarktest: the run does not end without a crash: " + whole.failed + "\n" + report)
+		return false
+	}
+	if why := c.spec.untested(whole); why != "" {
+		tb.Error("waymarktest: the run without a crash tests nothing: " + why + "\n" + report)
+		return false
+	}
+	if d := compare(whole, c.try(nil), withoutCrash); len(d.lines) > 0 {
+		tb.Error("waymarktest: two runs without a crash differ; the tested agent must answer from its run alone, " +
+			"not from a clock, a random number or data of another run\n" + d.report())
+		return false
+	}
+	return true
 }
 
 // untested returns why the run without a crash tests nothing; empty if it tests something.
@@ -184,26 +205,29 @@ func (t *trial) points() []*point {
 
 // crashes are the trials of one agent.
 type crashes struct {
-	w     *World
-	spec  Crash
-	agent Agent
-	tries int
+	w    *World
+	spec Crash
+	// versions of the agent: of the first life, of the second one, and so on. The last one is that of all later lives.
+	versions []Agent
+	tries    int
 	// tool returns recorded results in place of tools; nil runs the tools.
 	tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 	// run is the id of the run; empty means a new one for each trial.
 	run string
 	// person submits, answers and settles.
 	person *publisher.Fleet
-	// whole is the run without a crash.
-	whole *trial
-	// found are the trials that differ from it.
+	// whole are the runs without a crash, one of each version.
+	whole []*trial
+	// found are the trials that differ from them.
 	found []*difference
 }
 
 func (c *crashes) check(t *trial) {
-	d := compare(c.whole, t, "without a crash")
-	if t.failed == "" {
-		d.kept(c.whole, t)
+	var d *difference
+	if len(c.whole) > 1 {
+		d = deployed(c.whole[0], c.whole[1], t)
+	} else {
+		d = compare(c.whole[0], t, withoutCrash)
 	}
 	if len(d.lines) > 0 {
 		c.found = append(c.found, d)
@@ -215,7 +239,7 @@ func (c *crashes) report() string {
 	slices.SortStableFunc(c.found, func(a, b *difference) int { return cmp.Compare(len(a.trial.history), len(b.trial.history)) })
 	var b strings.Builder
 	fmt.Fprintf(&b, "waymarktest: the run ends differently at %d of %d crash points; the shortest history:\n%s",
-		len(c.found), c.tries-2, c.found[0].report())
+		len(c.found), c.tries-2*len(c.whole), c.found[0].report())
 	for i, d := range c.found[1:] {
 		if i == 0 {
 			b.WriteString("\nand:\n")

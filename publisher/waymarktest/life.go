@@ -127,8 +127,8 @@ func (c *crashes) try(p *point) *trial {
 	most := c.spec.lives
 	if most == 0 {
 		most = 20
-		if c.whole != nil {
-			most += c.whole.events
+		for _, whole := range c.whole {
+			most += whole.events
 		}
 	}
 	for n := 1; ; n++ {
@@ -166,7 +166,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	}
 	done := make(chan error, 1) // of this life: the work of a killed life may end during a later one
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
-		return c.agent(&Outside{outside: t.outside, life: l}), nil
+		return c.versions[min(number, len(c.versions))-1](&Outside{outside: t.outside, life: l}), nil
 	}
 	s := w.serve("crash", publisher.ExecutorSpec{
 		Agents:   map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
@@ -279,15 +279,13 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 	for _, o := range h.HeldCalls() {
 		request := schema.SettleRequest{CallKey: o.CallKey, How: schema.SettledRerun, By: "waymarktest"}
 		if t.outside.made(o.CallKey) {
-			request.How = schema.SettledDecided
-			if c.whole != nil {
-				if call := c.whole.state.Call(o.CallKey); call != nil && call.Outcome == schema.OutcomeReturned {
+			request.How = schema.SettledAbandoned
+			for _, whole := range c.whole {
+				if call := whole.state.Call(o.CallKey); call != nil && call.Name == o.Name && call.Outcome == schema.OutcomeReturned {
 					// The person sees the result of this run's call: with this run's names, not those of the other run.
-					request.Result, request.IsError = []byte(strings.ReplaceAll(string(call.Result), c.whole.run, t.run)), call.IsError
+					request.How, request.IsError = schema.SettledDecided, call.IsError
+					request.Result = []byte(strings.ReplaceAll(string(call.Result), whole.run, t.run))
 				}
-			}
-			if request.Result == nil {
-				request.How = schema.SettledAbandoned
 			}
 		}
 		if _, err := c.person.Settle(ctx, t.run, request); err != nil && !errors.Is(err, publisher.ErrNotInDoubt) {

@@ -40,7 +40,7 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 		tb.Fatalf("waymarktest: replay: %v", err)
 	}
 	started := r.state.Started
-	c := &crashes{w: Start(tb), run: r.state.Head.Run, tool: r.play, agent: func(*Outside) publisher.Work { return agent(r) }}
+	c := &crashes{w: Start(tb), run: r.state.Head.Run, tool: r.play, versions: []Agent{func(*Outside) publisher.Work { return agent(r) }}}
 	c.spec = Crash{Answer: r.answer, Config: config, lives: 1, Run: publisher.RunSpec{
 		Agent: started.Agent, Task: started.Task, ThreadID: started.ThreadID, Model: started.Model, ModelTier: started.ModelTier,
 		Provider: started.Provider, Labels: started.Labels, MaxTurns: started.MaxTurns, MaxTokens: started.MaxTokens, Complete: started.CompletionTool,
