@@ -54,7 +54,9 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	if err := l.read(ctx); err != nil {
 		return err
 	}
-	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete}
+	// A server with a full or failing disk may have none of the checkpoints that its index names.
+	none := l.lost && l.first && l.place.Over && len(l.lines) == 0
+	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete || none}
 	place := l.begin
 	// A page that does not fit into one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
@@ -200,6 +202,8 @@ type listing struct {
 	newest     []schema.Revision
 	lines      []listLine
 	incomplete bool
+	// lost: a checkpoint that the index names is not there.
+	lost bool
 }
 
 // listLine is one line, and the place after it.
@@ -337,7 +341,16 @@ func (l *listing) placeShards(ctx context.Context, family bool) error {
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
-		l.incomplete = l.incomplete || err != nil || mark.RebuildTo > 0
+		if errors.Is(err, kvstore.ErrNotFound) {
+			// A new shard has none either, nor any run.
+			usage, err := src.Store.Usage(ctx)
+			if err != nil {
+				return err
+			}
+			l.incomplete = l.incomplete || usage.Last > 0 || l.newest[i] > 0
+		} else if err != nil || mark.RebuildTo > 0 {
+			l.incomplete = true
+		}
 		l.newest[i] = max(l.newest[i], rev)
 		if family || !l.first {
 			continue
@@ -404,8 +417,12 @@ func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) ([]
 	wait := staleWait
 	for range staleTries {
 		list, upTo, err := l.shards[shard].Store.Checkpoints.Of(ctx, runs)
-		if err != nil || upTo == 0 || upTo >= l.newest[shard] {
-			return list, err
+		if err != nil {
+			return nil, err
+		}
+		if upTo == 0 || upTo >= l.newest[shard] {
+			l.lost = l.lost || slices.ContainsFunc(list, func(s kvstore.Stored) bool { return errors.Is(s.Err, kvstore.ErrNotFound) })
+			return list, nil
 		}
 		if err := pause.For(ctx, wait); err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
@@ -293,11 +294,36 @@ func TestList_IndexIncomplete_Reported(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
+	_, err := w.JS.Publish(t.Context(), w.Names.EventSubject("run-1"), []byte("x"))
+	require.NoError(t, err)
 	require.True(t, w.page(schema.ListRequest{}).Incomplete)
 	require.True(t, w.page(schema.ListRequest{Parent: "run-1"}).Incomplete)
 	require.False(t, w.page(schema.ListRequest{Status: []schema.Status{"running"}}).Incomplete, "runs that live are not read from it")
 	w.folded(1)
 	require.False(t, w.page(schema.ListRequest{}).Incomplete)
+}
+
+// A server whose disk is full may answer that it has none of the messages that it has.
+func TestList_StoreHasNothing_SaysThatRunsMayBeMissing(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	require.False(t, w.page(schema.ListRequest{}).Incomplete, "a new fleet has no runs")
+	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
+	w.folded(1)
+	require.False(t, w.page(schema.ListRequest{}).Incomplete)
+	bucket, err := w.JS.Stream(t.Context(), "KV_"+w.Names.CheckpointBucket())
+	require.NoError(t, err)
+	forget := func(key string) {
+		require.NoError(t, bucket.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.CheckpointBucket()+"."+key)))
+	}
+	forget("run-1")
+	page := w.page(schema.ListRequest{})
+	require.Empty(t, page.Runs)
+	require.True(t, page.Incomplete, "the index names a run")
+	forget(">")
+	_, err = w.JS.Publish(t.Context(), w.Names.EventSubject("run-1"), []byte("x"))
+	require.NoError(t, err)
+	require.True(t, w.page(schema.ListRequest{}).Incomplete, "the log has events, and nothing says how far it is folded")
 }
 
 func TestList_UnknownFilter_Refused(t *testing.T) {

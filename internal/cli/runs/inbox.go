@@ -79,7 +79,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	}
 	switch {
 	case list.Incomplete:
-		err = a.Say(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing")
+		err = a.Say(a.Stderr, "%s", mayLack(a))
 	case len(list.Unread) > 0:
 	case len(list.Inbox) == 0:
 		err = a.Say(a.Stderr, "no run needs a person")

@@ -129,7 +129,7 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		request.After = page.Next
 	}
 	if all.Incomplete && !a.Quiet && !a.JSON {
-		if _, err := fmt.Fprintln(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
+		if _, err := fmt.Fprintln(a.Stderr, mayLack(a)); err != nil {
 			return err
 		}
 	}
@@ -141,10 +141,15 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if all.Next != "" && !a.Quiet {
 		_, err = fmt.Fprintf(a.Stderr, "there are more: list them with --all, or with a --limit above %d\n", c.Limit)
-	} else if len(all.Runs) == 0 && !a.Quiet {
+	} else if len(all.Runs) == 0 && !all.Incomplete && !a.Quiet {
 		_, err = fmt.Fprintln(a.Stderr, "no runs")
 	}
 	return err
+}
+
+// mayLack says that a list may lack runs, and what to do if that lasts.
+func mayLack(a *base.App) string {
+	return "some runs may be missing: the daemon is still indexing them, or cannot read its store; if this lasts: " + a.Prompt.Command("doctor")
 }
 
 // moment reads a time or an age as RFC 3339; "" for none.
