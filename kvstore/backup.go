@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -169,4 +170,54 @@ func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSet
 		return fmt.Errorf("adopt fleet %s: %w: %w", settings.Fleet, ErrExists, err)
 	}
 	return err
+}
+
+// Vacate deletes the streams and then the settings of a fleet in which no event was ever stored, such as one that a
+// daemon made after the store was lost: a restore can take its place. It returns [ErrExists], and deletes nothing, if
+// anything is stored.
+func Vacate(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
+	p := provisioner{js: js, fleets: NewFleets(js)}
+	list := resources(&settings, &settings, true)
+	for _, r := range list {
+		info, err := p.info(ctx, r.want.Name)
+		if err == nil && r.truth && isUsed(info) {
+			err = p.barriersOnly(ctx, info)
+		}
+		if err != nil && !errors.Is(err, ErrStreamMissing) {
+			return fmt.Errorf("vacate fleet %s: %w", settings.Fleet, err)
+		}
+	}
+	for i := range settings.Shards {
+		checkpoints := newBucket(js, schema.NamesOf(settings.Fleet, i).CheckpointBucket())
+		mark, _, err := getWatermark(ctx, &checkpoints, schema.WatermarkKey)
+		switch {
+		case err == nil && mark.Totals.Events > 0:
+			return fmt.Errorf("vacate fleet %s: %w: shard %d has folded %d events", settings.Fleet, ErrExists, i, mark.Totals.Events)
+		case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStreamMissing):
+			return fmt.Errorf("vacate fleet %s: %w", settings.Fleet, err)
+		}
+	}
+	for _, r := range list {
+		if err := js.DeleteStream(ctx, r.want.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("vacate fleet %s: stream %s: %w", settings.Fleet, r.want.Name, translate(err))
+		}
+	}
+	return p.fleets.bucket.remove(ctx, settings.Fleet)
+}
+
+// barriersOnly returns [ErrExists] unless a stream's only messages are the daemon's barriers.
+func (p *provisioner) barriersOnly(ctx context.Context, info *jetstream.StreamInfo) error {
+	stream, err := p.js.Stream(ctx, info.Config.Name)
+	if err == nil {
+		info, err = stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	}
+	if err != nil {
+		return translate(err)
+	}
+	for subject := range info.State.Subjects {
+		if !strings.HasSuffix(subject, "."+schema.BarrierRun) {
+			return fmt.Errorf("%w: stream %s has %d messages", ErrExists, info.Config.Name, info.State.Msgs)
+		}
+	}
+	return nil
 }

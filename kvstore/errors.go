@@ -36,6 +36,10 @@ var (
 	// ErrStreamMissing is returned when a stream or bucket that should exist does not. For events, segments
 	// and blobs it is an alarm: restore them from a backup. A checkpoint bucket comes back with [Provision].
 	ErrStreamMissing = errors.New("stream is missing")
+	// ErrSettingsMissing is returned for a fleet without settings whose streams have content: the settings are lost.
+	// Restore a backup into an empty server, or name the number of shards to make the settings again, and change the
+	// others back.
+	ErrSettingsMissing = errors.New("settings are missing")
 	// ErrHeld is returned if another process holds a lease; see [HeldError].
 	ErrHeld = errors.New("lease is held")
 	// ErrLeaseLost is returned by Renew and Release if another process took the lease over, or it was never held.

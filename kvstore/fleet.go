@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,11 @@ const (
 type FleetConfig struct {
 	// Fleet name. Required; [schema.DefaultFleet] by default.
 	Fleet string
-	// Shards that runs are spread over, at most [MaxShards]; 0 means 1 for a new fleet, and the number that an existing
-	// fleet has. It never changes.
+	// Shards that runs are spread over, at most [MaxShards]; 0 means NewShards for a new fleet, and the number that an
+	// existing fleet has. It never changes.
 	Shards int
+	// NewShards is the default for a new fleet; 0 means 1.
+	NewShards int
 	// Replicas of every stream: 1 on a single server, 3 on a cluster; 0 means 1. A change from 1 to more creates the
 	// checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot
 	// be replicated. Dead letters of events that are still in the log come back, older ones do not.
@@ -82,9 +85,7 @@ func CheckSilence(d time.Duration) error {
 
 // Defaults returns the configuration with the defaults instead of zeros.
 func (c FleetConfig) Defaults() FleetConfig {
-	if c.Shards == 0 {
-		c.Shards = 1
-	}
+	c.Shards, c.NewShards = cmp.Or(c.Shards, c.NewShards, 1), 0
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}

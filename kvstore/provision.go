@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ const provisionTries = 8
 //
 // It returns [*ConfigError] (joined, if there are several) for a flag that another client changed; [ErrStreamMissing]
 // for a provisioned fleet whose events, segments or blobs are gone, which is an alarm and never repaired by creating
-// them again; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range,
+// them again; [ErrSettingsMissing] for streams with content without the fleet's settings; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range,
 // or for another number of shards than the fleet has.
 func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
 	if err := cfg.Validate(); err != nil {
@@ -118,6 +119,11 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 	if err := cfg.Validate(); err != nil {
 		return none, err
 	}
+	if !known {
+		if cfg.Shards, err = p.checkRemains(ctx, fleet, cfg.Shards); err != nil {
+			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+		}
+	}
 	cfg = cfg.Defaults()
 	for _, want := range sharedStreams(cfg.Replicas) {
 		if err := p.ensure(ctx, resource{want: want, shared: true}); err != nil {
@@ -131,11 +137,6 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 		}
 	}
 	list := resources(&next, &old, known)
-	if !known {
-		if err := p.checkFresh(ctx, list); err != nil {
-			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
-		}
-	}
 	var errs []error
 	for i := range list {
 		list[i].fresh = !known
@@ -221,29 +222,54 @@ func resources(next, old *schema.FleetSettings, known bool) []resource {
 	return list
 }
 
-// checkFresh guards a fleet without settings. A later stream with content, but without an earlier one, cannot come
-// from an interrupted provisioning, which creates them in order: then the settings were lost, and events too. Nor can
-// a restored stream: a restore stores the settings last, so it has not ended, and the streams that it has not
-// restored yet must not be created empty.
-func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
-	missing := ""
-	for _, r := range list {
-		info, err := p.info(ctx, r.want.Name)
-		switch {
-		case errors.Is(err, ErrStreamMissing):
-			if r.truth && missing == "" {
-				missing = r.want.Name
-			}
-		case err != nil:
-			return err
-		case r.truth && info.Config.Metadata[RestoredMetadata] != "":
-			return fmt.Errorf("%w: %s was restored from backup %.40s, and that restore has not ended: repeat waymark restore with the same backup",
-				ErrStreamMissing, r.want.Name, info.Config.Metadata[RestoredMetadata])
-		case missing != "" && info.State.LastSeq >= max(info.Config.FirstSeq, 1): // something was stored, be it gone by now
-			return fmt.Errorf("%w: %s, although %s has content: restore it from a backup", ErrStreamMissing, missing, r.want.Name)
+// checkRemains guards a fleet without settings, and returns its number of shards, 0 for the default. Settings are stored
+// after the streams were created and before anything is written: streams with content had other settings, which are
+// never replaced by defaults. Only the caller can name their number of shards. A stream that is missing while others have content
+// is lost, too. And a restore stores the settings last: with a restored stream, it has not ended.
+func (p *provisioner) checkRemains(ctx context.Context, fleet string, shards int) (int, error) {
+	have := make(map[string]*jetstream.StreamInfo)
+	all := p.js.ListStreams(ctx)
+	for info := range all.Info() {
+		have[info.Config.Name] = info
+	}
+	if err := all.Err(); err != nil {
+		return 0, fmt.Errorf("streams of the account: %w", translate(err))
+	}
+	shown := 0
+	for i := range MaxShards {
+		if n := schema.NamesOf(fleet, i); have[n.EventStream()] != nil || have[bucketPrefix+n.SegmentBucket()] != nil {
+			shown = i + 1
 		}
 	}
-	return nil
+	used, missing := "", ""
+	s := schema.FleetSettings{Fleet: fleet, Shards: shown}
+	for _, r := range resources(&s, &s, true) {
+		info := have[r.want.Name]
+		switch {
+		case !r.truth:
+		case info == nil:
+			missing = cmp.Or(missing, r.want.Name)
+		case info.Config.Metadata[RestoredMetadata] != "":
+			return 0, fmt.Errorf("%w: %s was restored from backup %.40s, and that restore has not ended: repeat waymark restore with the same backup",
+				ErrStreamMissing, r.want.Name, info.Config.Metadata[RestoredMetadata])
+		case isUsed(info):
+			used = cmp.Or(used, r.want.Name)
+		}
+	}
+	switch {
+	case used == "": // a new fleet, or one whose provisioning was interrupted
+		return shards, nil
+	case shards != shown:
+		return 0, fmt.Errorf("%w: %s has content, and the fleet had %d shards", ErrSettingsMissing, used, shown)
+	case missing != "":
+		return 0, fmt.Errorf("%w: %s, although %s has content: restore it from a backup", ErrStreamMissing, missing, used)
+	}
+	return shards, nil
+}
+
+// isUsed reports whether a message was ever stored, be it gone by now.
+func isUsed(info *jetstream.StreamInfo) bool {
+	return info.State.LastSeq >= max(info.Config.FirstSeq, 1)
 }
 
 func (p *provisioner) info(ctx context.Context, stream string) (*jetstream.StreamInfo, error) {
@@ -312,7 +338,7 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 		old.Replicas = have.Replicas
 		r.old = &old
 	}
-	if r.fresh && info.State.LastSeq < max(have.FirstSeq, 1) {
+	if r.fresh && !isUsed(info) {
 		old := r.want
 		old.MaxBytes = have.MaxBytes
 		// No daemon raised the limit of an empty stream: it has another quota.

@@ -251,9 +251,51 @@ func TestProvision_LogAndMarkerLost_Alarm(t *testing.T) {
 	require.NoError(t, b.shard.Segments.Create(t.Context(), "run-1", 1, []byte("sealed")))
 	require.NoError(t, b.js.DeleteStream(t.Context(), fleetStream))
 	require.NoError(t, b.js.DeleteStream(t.Context(), eventStream))
-	err := kvstore.Provision(t.Context(), b.js, smallFleet())
+	cfg := smallFleet()
+	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrSettingsMissing)
+	cfg.Shards = 1
+	err := kvstore.Provision(t.Context(), b.js, cfg)
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 	require.ErrorContains(t, err, eventStream)
+}
+
+// With the defaults, runs of the other shards would be unknown, and their ids started again.
+func TestProvision_SettingsLost_NotMadeWithDefaults(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := smallFleet()
+	cfg.Fleet, cfg.Shards = "beta", 3
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	last := schema.NamesOf("beta", 2)
+	_, err := b.js.Publish(t.Context(), last.EventSubject("r1"), []byte("x"))
+	require.NoError(t, err)
+	require.NoError(t, b.js.DeleteStream(t.Context(), fleetStream))
+	for shards, wide := range map[int]int{0: 8, 1: 0, 2: 0, 4: 0} {
+		cfg.Shards, cfg.NewShards = shards, wide
+		err := kvstore.Provision(t.Context(), b.js, cfg)
+		require.ErrorIs(t, err, kvstore.ErrSettingsMissing, "%d shards", shards)
+		require.ErrorContains(t, err, last.EventStream())
+		require.ErrorContains(t, err, "had 3 shards")
+		_, err = b.js.Stream(t.Context(), fleetStream)
+		require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was made")
+	}
+	cfg.Shards, cfg.NewShards = 3, 0
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "with the right number of shards the settings are made again")
+	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "beta")
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Shards)
+}
+
+// As after a crash of the first start: its streams are there and empty.
+func TestProvision_EmptyStreamsOfMoreShards_AreNoRemains(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := smallFleet()
+	cfg.Fleet, cfg.NewShards = "beta", 2
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	require.NoError(t, b.js.DeleteStream(t.Context(), fleetStream))
+	cfg.NewShards = 0
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 }
 
 func TestProvision_Interrupted_Finished(t *testing.T) {

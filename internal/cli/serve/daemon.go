@@ -50,6 +50,8 @@ type daemon struct {
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
 	locks locks
+	// served is the file that says that the daemon has served the fleet on this server; empty without a state directory.
+	served string
 	// refuse ends a start because the server does not permit what it needs; nil once it has started.
 	refuse atomic.Pointer[context.CancelCauseFunc]
 }
@@ -70,6 +72,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
+	d.served = servedFile(a, d, log)
 	// The connections outlive ctx: unfinished work is finished after it.
 	work := context.WithoutCancel(ctx)
 	serviceConn, err := d.connect(work, "service", registry, open, log)
@@ -92,6 +95,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err != nil {
 		return nil, err
 	}
+	d.remember(a, log)
 	if d.server != nil {
 		if err := d.server.Map(schema.EventMapping(a.Fleet, settings.Shards)); err != nil {
 			return nil, err
@@ -310,13 +314,16 @@ func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetst
 			})
 			return err
 		}
-	case (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing)) && d.server != nil: // the bucket of settings comes with the first fleet
-		if config.Shards = int(c.Shards); config.Shards == 0 {
-			config.Shards = roomyShards(d.storeRoom(), int64(c.Quota))
-		}
-		config.QuotaBytes = roomyQuota(d.storeRoom(), config.Shards)
-	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
+	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing): // the bucket of settings comes with the first fleet
 		return schema.FleetSettings{}, err
+	default:
+		if err := d.mayCreate(a, err); err != nil {
+			return schema.FleetSettings{}, err
+		}
+		if d.server != nil {
+			config.NewShards = roomyShards(d.storeRoom(), int64(c.Quota))
+			config.QuotaBytes = roomyQuota(d.storeRoom(), cmp.Or(int(c.Shards), config.NewShards))
+		}
 	}
 	if config.Shards == 0 {
 		config.Shards = int(c.Shards)

@@ -290,6 +290,46 @@ func TestRestore_ExistingData_NotOverwritten(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was restored with it")
 }
 
+// A daemon that is started after its server's store was lost makes the fleet.
+func TestRestore_FleetWithoutEvents_IsReplaced(t *testing.T) {
+	t.Parallel()
+	_, x, dir, m := small(t)
+	other := empty(t)
+	made := kvstore.FleetConfig{Fleet: fleet, Shards: 2, QuotaBytes: kvstore.MinQuotaBytes, ReserveBytes: 1 << 20}
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, made))
+	barrier := schema.NamesOf(fleet, 0).EventSubject(schema.BarrierRun)
+	_, err := other.js.Publish(t.Context(), barrier, []byte("{}"))
+	require.NoError(t, err, "a reader asked")
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.NoError(t, err)
+	other.load()
+	require.Equal(t, 1, other.settings.Shards)
+	other.requireRun(x, m.Shards[0].Cut)
+	_, err = other.js.Stream(t.Context(), schema.NamesOf(fleet, 1).EventStream())
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrFleetExists, "now it has events")
+	other.requireRun(x, m.Shards[0].Cut)
+}
+
+// An administrator may purge the log of a fleet: its checkpoints still know its runs.
+func TestRestore_FleetWithFoldedEventsOnly_IsNotReplaced(t *testing.T) {
+	t.Parallel()
+	w, x, dir, _ := small(t)
+	w.fold()
+	require.Eventually(t, func() bool {
+		_, _, err := w.shard(0).Checkpoints.GetFresh(t.Context(), x.run.Run)
+		mark, _, markErr := w.shard(0).Checkpoints.Watermark(t.Context())
+		return err == nil && markErr == nil && mark.Totals.Events > 0
+	}, time.Minute, 10*time.Millisecond)
+	log, err := w.js.Stream(t.Context(), schema.NamesOf(fleet, 0).EventStream())
+	require.NoError(t, err)
+	require.NoError(t, log.Purge(t.Context()))
+	_, err = backup.Restore(t.Context(), w.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrFleetExists)
+	require.ErrorContains(t, err, "has folded")
+}
+
 func TestBackup_Interrupted_NotABackup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -39,8 +39,8 @@ type Restored struct {
 	Streams, Before int
 }
 
-// Restore restores a backup into a server or account without the fleet. The whole backup is checked first; the fleet
-// exists once all of it is there. A daemon must not serve the fleet during the restore. It may be repeated after a
+// Restore restores a backup into a server or account without the fleet, or in place of a fleet in which no event was ever
+// stored. The whole backup is checked first; the fleet exists once all of it is there. A daemon must not serve the fleet during the restore. It may be repeated after a
 // failure, and continues. The daemon that starts next makes the checkpoints.
 //
 // It returns [ErrFleetExists], [ErrRestore], [ErrLone], and what [Check] returns.
@@ -61,11 +61,15 @@ func bringBack(ctx context.Context, js jetstream.JetStream, m *Manifest, to *Tar
 	if err := kvstore.Adoptable(ctx, js, settings); err != nil {
 		return nil, err
 	}
-	_, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
-	if err == nil {
-		return nil, fmt.Errorf("%w: its settings are there", ErrFleetExists)
-	}
-	if !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing) {
+	there, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
+	switch {
+	case err == nil:
+		if err := kvstore.Vacate(ctx, js, there); errors.Is(err, kvstore.ErrExists) {
+			return nil, fmt.Errorf("%w: %w", ErrFleetExists, err)
+		} else if err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return nil, err
 	}
 	todo, err := begunBefore(ctx, js, m)

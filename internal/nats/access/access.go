@@ -221,7 +221,7 @@ func daemonRights(fleet string, shards int) Rights {
 		Publish: []string{
 			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to processes with its key
 			schema.SettingsSubject(fleet), schema.NoticeSubject(fleet, "*"),
-			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", // its account's own
+			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", serverAPI + "STREAM.LIST", // its account's own
 			infoSubject,
 		},
 		Subscribe: []string{
