@@ -35,7 +35,7 @@ const retryPause = 5 * time.Millisecond
 const hintOwnID = "Use a request_id of its own for every request."
 
 // hintRun is the hint for a request that the run is not ready for.
-const hintRun = "waymark.get shows what the run is now and what it waits for."
+const hintRun = "waymark runs get shows what the run is now and what it waits for."
 
 // decision is what to write into a run in the state that was read.
 type decision struct {
@@ -309,7 +309,7 @@ func errNothingAccepted(run string) *schema.ServiceError {
 
 // errEnded is the answer for a request that an ended run cannot do.
 func errEnded(r *reader.Snapshot) *schema.ServiceError {
-	return schema.Fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
+	return schema.Fail(schema.CodeRunEnded, "To go on with it: waymark reopen "+r.Run,
 		"run %s has ended: %s", r.Run, r.Head.Status)
 }
 

@@ -38,6 +38,7 @@ type cli struct {
 	Signal   runs.SignalCmd     `cmd:"" help:"Send a message to a run that has not ended."`
 	Cancel   runs.CancelCmd     `cmd:"" help:"Ask a run's executor to end it."`
 	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
+	Reopen   runs.ReopenCmd     `cmd:"" help:"Make a run that has ended claimable, so that it continues."`
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree     runs.TreeCmd       `cmd:"" help:"Show a run's relations: parents, children, continuations, hand-offs."`
 	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`

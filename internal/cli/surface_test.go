@@ -61,6 +61,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "handoff answer RUN --close done", writes: true},
 	{words: "fork RUN --as RUN-f", writes: true},
 	{words: "recover RUN --executor me", writes: true},
+	{words: "reopen RUN", writes: true},
 	{words: "resume RUN --at record:1 --dry-run"},
 	{words: "checkpoint RUN --unset k --force", writes: true},
 	{words: "resume RUN --at record:1 --force", writes: true},

@@ -143,7 +143,7 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.Equal(t, failure.Refused, failure.Explain(t.Context(), err).Code)
 	err = source.As(t.Context(), "eve", func(f *publisher.Fleet) error {
-		_, err := operate.Release(t.Context(), f, "asks", 1)
+		_, err := operate.Release(t.Context(), f, "asks", 1, schema.TakeoverRequest)
 		return err
 	})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)

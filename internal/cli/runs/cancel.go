@@ -7,6 +7,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/look/operate"
 	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/publisher"
@@ -100,46 +101,71 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error
 	case err != nil:
 		return err
 	case there:
-		if answer, err = c.release(ctx, cl, answer); err != nil {
+		if err = answer.release(ctx, cl, h, schema.TakeoverRequest); err != nil {
 			return err
 		}
 	}
-	if a.JSON {
-		return output.Document(a.Stdout, answer)
-	}
-	return c.print(a, reply, answer)
+	return answer.print(a, reply, "released")
 }
 
-// release takes the run over by request, which ends a quarantine, and releases it. If this process died between the
-// two, the fleet would find the run without an executor.
-func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
-	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		h, err := operate.Release(ctx, fleet, c.Run_, answer.Epoch)
-		if err != nil {
-			return err
+// ReopenCmd is waymark reopen.
+type ReopenCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+}
+
+// Help is the text below the flags.
+func (ReopenCmd) Help() string {
+	return `The run continues behind its end, in the next executor that claims it. To continue from an earlier point: waymark resume.`
+}
+
+// Run reopens a run that has ended, and releases it to the fleet.
+func (c ReopenCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
+	reply, err := cl.Get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	h := &reply.Head
+	if !h.Status.Terminal() {
+		return failure.New(failure.Conflict, "to make it claimable: "+a.Prompt.Command("release "+h.Run), "run %s has not ended: it is %s", h.Run, h.Status)
+	}
+	answer := released{Run: h.Run, Was: h.Status}
+	if err := answer.release(ctx, cl, h, schema.TakeoverReopen); err != nil {
+		return err
+	}
+	return answer.print(a, reply, "reopened")
+}
+
+// release takes the run over and releases it. If this process died between the two, the fleet would find the run
+// without an executor.
+func (r *released) release(ctx context.Context, cl *base.Client, h *schema.Head, reason string) error {
+	return cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		now, err := operate.Release(ctx, fleet, h.Run, h.Epoch, reason)
+		if err == nil {
+			r.Released, r.Status, r.Epoch, r.InDoubt = true, now.Status, now.Epoch, len(now.InDoubt())
 		}
-		answer.Released, answer.Status, answer.Epoch, answer.InDoubt = true, h.Status, h.Epoch, len(h.InDoubt())
-		return nil
+		return err
 	})
-	return answer, err
 }
 
-func (c ReleaseCmd) print(a *base.App, before *schema.GetReply, answer released) error {
+func (r *released) print(a *base.App, before *schema.GetReply, label string) error {
+	if a.JSON {
+		return output.Document(a.Stdout, r)
+	}
 	what := "the run can be claimed"
 	switch {
-	case answer.Status == schema.StatusWaiting && answer.Released:
+	case r.Status == schema.StatusWaiting && r.Released:
 		what = "the run can be claimed once it is answered"
-	case answer.Status == schema.StatusWaiting:
+	case r.Status == schema.StatusWaiting:
 		what = "nothing to do: the run waits, and can be claimed once it is answered"
-	case !answer.Released:
+	case !r.Released:
 		what = "nothing to do: the run can be claimed"
 	}
 	claims := ""
-	if answer.Stalled > 0 {
-		claims = fmt.Sprintf("%d without progress %s reset", answer.Stalled, output.InNumber(answer.Stalled, "is", "are"))
+	if r.Stalled > 0 {
+		claims = fmt.Sprintf("%d without progress %s reset", r.Stalled, output.InNumber(r.Stalled, "is", "are"))
 	}
-	if err := output.Fields(a.Stdout, "released", what, "was", story.HeadStatus(&before.Head, before.Quarantined), "epoch", output.Number(answer.Epoch), "claims", claims,
-		"in doubt", output.Number(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.Quiet {
+	if err := output.Fields(a.Stdout, label, what, "was", story.HeadStatus(&before.Head, before.Quarantined), "epoch", output.Number(r.Epoch), "claims", claims,
+		"in doubt", output.Number(r.InDoubt)); err != nil || r.InDoubt == 0 || a.Quiet {
 		return err
 	}
 	_, err := fmt.Fprintf(a.Stderr, "see what the next executor does with the calls in doubt: %s\n", a.Prompt.Command("plan "+before.Head.Run))

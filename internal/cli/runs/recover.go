@@ -20,18 +20,18 @@ type RecoverCmd struct {
 	Run_      string       `arg:"" name:"run" help:"Run id."`
 	Executor  string       `required:"" placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
 	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
-	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
+	Reason    string       `default:"request" enum:"claim,request,restart,input" placeholder:"WHY" help:"claim, request, restart or input (default: request)."`
 	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N."`
 	RequestID string       `placeholder:"ID" help:"Id of the takeover; a repeat opens no other epoch (default: a new id)."`
 }
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `Use waymark plan first; to give the run to the fleet's executors, use waymark release.
+	return `For an executor of your own that writes events itself. Use waymark plan first; to give the run to the fleet's executors, use waymark ` +
+		`release, or waymark reopen if it has ended.
 
-Examples:
-  waymark recover fix-login --executor laptop --epoch 2
-  waymark recover fix-login --executor laptop --reason reopen`
+Example:
+  waymark recover fix-login --executor laptop --epoch 2`
 }
 
 // recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.

@@ -190,7 +190,7 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 				said = run + " can be claimed already."
 				return err
 			}
-			_, err = operate.Release(ctx, fleet, run, epoch)
+			_, err = operate.Release(ctx, fleet, run, epoch, schema.TakeoverRequest)
 			return err
 		})
 		return runPath(run, ""), said, err

@@ -66,7 +66,7 @@ func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, epoch schem
 func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 	switch {
 	case h.Status.Terminal():
-		return false, failure.New(failure.Conflict, "to continue it anyway: "+p.Command("recover "+h.Run+" --executor NAME --reason reopen"),
+		return false, failure.New(failure.Conflict, "to go on with it: "+p.Command("reopen "+h.Run),
 			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
 	case (h.Unattended != "" || h.Status.Claimable()) && h.Stalled == 0:
 		return false, nil
@@ -74,8 +74,8 @@ func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 	return true, MayTake(p, h, force)
 }
 
-// Release takes a run over by request, which ends a quarantine, and then releases it. It returns the head. epoch is as
-// in [Rewind].
-func Release(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch) (schema.Head, error) {
-	return fleet.Release(ctx, run, publisher.ResumeSpec{ExpectedEpoch: epoch})
+// Release takes a run over, and then releases it. The reason is request, which ends a quarantine, or reopen for a run
+// that has ended. It returns the head. epoch is as in [Rewind].
+func Release(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch, reason string) (schema.Head, error) {
+	return fleet.Release(ctx, run, publisher.ResumeSpec{ExpectedEpoch: epoch, Reason: reason})
 }
