@@ -163,7 +163,7 @@ func ExampleTurn_Tool_hold() {
 	// sending the invoice
 	// plan: hold
 	// held: true
-	// find out what happened, then settle it with one of: waymark settle --fleet default billing 1 call_1 --how decided --result JSON; or waymark settle --fleet default billing 1 call_1 --how rerun; or waymark settle --fleet default billing 1 call_1 --how abandoned
+	// find out what happened, then settle it with one of: waymark settle --fleet default billing 1 call_1 --epoch 1 --how decided --result JSON; or waymark settle --fleet default billing 1 call_1 --epoch 1 --how rerun; or waymark settle --fleet default billing 1 call_1 --epoch 1 --how abandoned
 	// "sent" from the record: true
 }
 

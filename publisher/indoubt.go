@@ -124,7 +124,11 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 // held explains how to settle an open call that must not run again. why continues the sentence "it is in doubt and".
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
-	settle := strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
+	head := r.Head()
+	if !c.InDoubt {
+		head.Status = schema.StatusInterrupted // as it is once it was released
+	}
+	settle := strings.Join(head.SettleCommands(r.fleet.cfg.Fleet, c.CallKey), "; or ")
 	switch {
 	case r.fleet.unrecorded():
 		e.Detail = fmt.Sprintf("its outcome is not known and its replay policy is %q", c.Replay)
@@ -132,7 +136,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 		return e
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Return or Fail; or release the run, and once another executor has it, settle the call with one of: " + settle
+		e.Command = "publish its outcome with Return or Fail; or release the run, find out what happened, and settle the call with one of: " + settle
 		return e
 	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)

@@ -52,7 +52,8 @@ func (w *world) requireHeld(t *testing.T, s *served) {
 	plan := schema.PlanOf(state)
 	require.Equal(t, schema.PlanWait, plan.Next)
 	require.Equal(t, schema.CallHold, plan.Calls[0].Action)
-	require.Equal(t, schema.SettleCommands("default", "r1", plan.Calls[0].CallKey), plan.Calls[0].Commands)
+	require.Equal(t, state.Head.SettleCommands("default", plan.Calls[0].CallKey), plan.Calls[0].Commands)
+	require.Len(t, plan.Calls[0].Commands, 3)
 }
 
 // settle settles the call as a person.

@@ -158,8 +158,8 @@ func TestTool_CallInDoubt_FollowsPolicy(t *testing.T) {
 	}{
 		"pure is run again":       {replay: schema.ReplayPure},
 		"idempotent is run again": {replay: schema.ReplayIdempotent},
-		"hold is held":            {replay: schema.ReplayHold, held: "waymark settle --fleet default r1 1 c1 --how"},
-		"no policy is held":       {held: "waymark settle --fleet default r1 1 c1 --how"},
+		"hold is held":            {replay: schema.ReplayHold, held: "waymark settle --fleet default r1 1 c1 --epoch 1 --how"},
+		"no policy is held":       {held: "waymark settle --fleet default r1 1 c1 --epoch 1 --how"},
 		"verify is held":          {replay: schema.ReplayVerify, held: "verify"},
 	}
 	for name, test := range tests {

@@ -91,7 +91,7 @@ func TestVerify_NoAnswer_Held(t *testing.T) {
 			var held *publisher.HeldError
 			require.ErrorAs(t, err, &held)
 			require.Contains(t, held.Detail, test.why)
-			require.Contains(t, held.Command, "waymark settle --fleet default r1 1 c1 --how")
+			require.Contains(t, held.Command, "waymark settle --fleet default r1 1 c1 --epoch 1 --how")
 			require.Len(t, w.log("r1"), before, "nothing is settled")
 		})
 	}

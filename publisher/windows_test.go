@@ -192,7 +192,7 @@ func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, turn *p
 	var held *publisher.HeldError
 	require.ErrorAs(t, err, &held)
 	require.Equal(t, "deploy", held.Name)
-	require.Contains(t, held.Command, "waymark settle --fleet default r1 1 c1 --how")
+	require.Contains(t, held.Command, "waymark settle --fleet default r1 1 c1 --epoch 1 --how")
 	require.Equal(t, schema.OutcomeOpen, w.fold("r1").Calls[0].Outcome, "nothing is settled")
 	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: raw(`"looked it up"`), By: "anna"})
 	require.NoError(t, err)

@@ -111,28 +111,25 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 
 // waitLine says what the run waits for.
 func (h *Head) waitLine(w *OpenInterrupt) string {
-	return withCommand("waits for "+shortName(w.InterruptID)+" ("+w.Reason+")", "waymark input "+h.Run+" "+ShellWord(w.InterruptID), "waymark input "+h.Run)
+	return withCommand("waits for "+shortName(w.InterruptID)+" ("+w.Reason+")", "waymark input "+h.Run)
 }
 
 // callLine says what becomes of an open call.
 func (h *Head) callLine(o *OpenCall) string {
 	call := fmt.Sprintf("call %s (%s) of turn %d: ", shortName(o.ToolCallID), shortName(o.Name), o.Turn)
 	if h.Status.Terminal() {
-		return withCommand(call+"it has no outcome, and the run has ended", SettleCommand("", h.Run, o.CallKey, ""), "waymark plan "+h.Run)
+		return withCommand(call+"it has no outcome, and the run has ended", "waymark plan "+h.Run)
 	}
 	p := h.planCall(o, nil)
 	text := call + string(p.Action) + ", " + p.Why
 	if p.Action != CallHold {
 		return text
 	}
-	return withCommand(text, SettleCommand("", h.Run, o.CallKey, ""), "waymark plan "+h.Run)
+	return withCommand(text, "waymark plan "+h.Run)
 }
 
-// withCommand adds a command to a line if it fits, else the shorter instead: a truncated command would do something else.
-func withCommand(text, command, instead string) string {
-	if len(text)+len(": ")+len(command) > MaxOverviewLine {
-		command = instead
-	}
+// withCommand adds a command to a line, which is shortened for it: a truncated command would do something else.
+func withCommand(text, command string) string {
 	return shortLine(text, MaxOverviewLine-len(": ")-len(command)) + ": " + command
 }
 

@@ -121,7 +121,8 @@ type PlanCall struct {
 	VerifySubject string `json:"verify_subject,omitzero"`
 	// InterruptID of the call's wait.
 	InterruptID string `json:"interrupt_id,omitzero"`
-	// Commands settle a call that is held, or that its tool knows nothing about: one for each decision.
+	// Commands settle a call that is held, or that its tool knows nothing about: one for each decision; none while the
+	// run's executor may work on it.
 	Commands []string `json:"commands,omitzero"`
 }
 
@@ -142,32 +143,47 @@ type Saved struct {
 	DurationMS int64 `json:"duration_ms"`
 }
 
-// SettleCommands are the commands by which a person settles a call in doubt, one for each decision. Each can be
-// pasted unchanged; the result of a call that was done must be filled in, and the command is refused without it.
-func SettleCommands(fleet, run string, key CallKey) []string {
-	return []string{
-		SettleCommand(fleet, run, key, "decided") + " --result JSON",
-		SettleCommand(fleet, run, key, "rerun"),
-		SettleCommand(fleet, run, key, "abandoned"),
-	}
+// Settleable reports whether the command settle settles an open call: one that an earlier executor may have run, each of
+// an ended run, and one that was begun in a run that has no executor now, which the next epoch puts in doubt.
+func (h *Head) Settleable(c *OpenCall) bool {
+	return h.Status.Terminal() || c.MayHaveRun(h.Epoch) || !c.Requested && (h.Status.Claimable() || h.Unattended != "")
 }
 
-// SettleCommand is the command by which a person settles a call in doubt. An empty fleet or how is a placeholder that
-// the person fills in.
-func SettleCommand(fleet, run string, key CallKey, how string) string {
-	var b strings.Builder
-	b.WriteString("waymark settle ")
-	if fleet != "" {
-		b.WriteString("--fleet " + fleet + " ")
+// SettleCommands are the commands by which a person settles an open call, one for each decision; none if the call
+// cannot be settled now, see [Head.Settleable]. Each settles no later attempt at the call. It can be pasted unchanged;
+// the result of a call that was done must be filled in. An empty fleet is left out.
+func (h *Head) SettleCommands(fleet string, key CallKey) []string {
+	at := h.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
+	if at < 0 || h.OpenCalls[at].CallKey != key || !h.Settleable(&h.OpenCalls[at]) {
+		return nil
 	}
-	fmt.Fprintf(&b, "%s %d %s", run, key.Turn, ShellWord(key.ToolCallID))
+	flags := ""
 	if key.Occurrence > 1 {
-		fmt.Fprintf(&b, " --occurrence %d", key.Occurrence)
+		flags += fmt.Sprintf(" --occurrence %d", key.Occurrence)
 	}
-	if how != "" {
-		b.WriteString(" --how " + ShellWord(how))
+	if epoch := h.OpenCalls[at].Epoch; epoch != 0 {
+		flags += fmt.Sprintf(" --epoch %d", epoch)
 	}
-	return b.String()
+	command := "waymark settle"
+	if fleet != "" {
+		command += " --fleet " + fleet
+	}
+	var list []string
+	for _, how := range []string{"decided --result JSON", "rerun", "abandoned"} {
+		if how != "rerun" || !h.Status.Terminal() {
+			list = append(list, CommandAbout(command, h.Run+" "+fmt.Sprint(key.Turn), key.ToolCallID, flags+" --how "+how))
+		}
+	}
+	return list
+}
+
+// CommandAbout writes a command with the id of a call or a question as its last argument. An id that looks like a flag
+// comes behind all flags.
+func CommandAbout(command, arguments, id, flags string) string {
+	if strings.HasPrefix(id, "-") {
+		return command + flags + " -- " + arguments + " " + ShellWord(id)
+	}
+	return command + " " + arguments + " " + ShellWord(id) + flags
 }
 
 // ShellWord writes text from outside so that a shell reads it as one word and nothing else.
@@ -205,7 +221,11 @@ func PlanOf(s *State) Plan {
 		}
 	}
 	for i := range h.OpenCalls {
-		p.Calls = append(p.Calls, h.planCall(&h.OpenCalls[i], s))
+		c := h.planCall(&h.OpenCalls[i], s)
+		if h.Status.Terminal() {
+			c.Commands = h.SettleCommands(h.Fleet, c.CallKey) // no executor settles it
+		}
+		p.Calls = append(p.Calls, c)
 	}
 	for i := range s.Turns {
 		t := &s.Turns[i]
@@ -277,9 +297,9 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 			p.VerifySubject = c.VerifySubject
 		}
 		p.Why = "its tool is asked what became of it; when it cannot tell, a person settles it"
-		p.Commands = SettleCommands(h.Fleet, h.Run, o.CallKey)
+		p.Commands = h.SettleCommands(h.Fleet, o.CallKey)
 	default:
-		p.Action, p.Commands = CallHold, SettleCommands(h.Fleet, h.Run, o.CallKey)
+		p.Action, p.Commands = CallHold, h.SettleCommands(h.Fleet, o.CallKey)
 		p.Why = "whether it had its effect is not known, and its policy leaves that to a person"
 		if o.Replay == ReplayVerify && c != nil {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"

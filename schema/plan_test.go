@@ -1,6 +1,8 @@
 package schema_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,8 +31,12 @@ func (r *testRun) operator(d schema.Data, turn int32) schema.Verdict {
 
 func TestPlan_OpenCall_SaysOutcome(t *testing.T) {
 	settle := []string{
-		"waymark settle --fleet f r1 1 c1 --how decided --result JSON", "waymark settle --fleet f r1 1 c1 --how rerun",
-		"waymark settle --fleet f r1 1 c1 --how abandoned",
+		"waymark settle --fleet f r1 1 c1 --epoch 1 --how decided --result JSON", "waymark settle --fleet f r1 1 c1 --epoch 1 --how rerun",
+		"waymark settle --fleet f r1 1 c1 --epoch 1 --how abandoned",
+	}
+	inEpoch2 := slices.Clone(settle)
+	for i, command := range inEpoch2 {
+		inEpoch2[i] = strings.Replace(command, "--epoch 1", "--epoch 2", 1)
 	}
 	decided := func(r *testRun, decision string) {
 		require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: decision}, 1).Kind)
@@ -93,7 +99,7 @@ func TestPlan_OpenCall_SaysOutcome(t *testing.T) {
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
 				require.Equal(r.tb, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "deploy"}, 1).Kind)
 			},
-			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: inEpoch2},
 		},
 		"a late result is adopted": {
 			then: func(r *testRun) {
@@ -166,7 +172,16 @@ func TestPlan_OpenCall_SaysOutcome(t *testing.T) {
 			if test.want.Replay = test.call.Replay; test.want.Replay == "" {
 				test.want.Replay = schema.ReplayHold
 			}
+			commands := test.want.Commands
+			if test.want.Commands = nil; r.head.OpenCalls[0].InDoubt {
+				test.want.Commands = commands
+			}
 			require.Equal(t, test.want, got)
+			if commands != nil && test.next == "" { // its executor may work on the call until it is gone
+				gone := *r.state
+				gone.Head.Status = schema.StatusOrphaned
+				require.Equal(t, commands, schema.PlanOf(&gone).Calls[0].Commands)
+			}
 			if test.next == "" {
 				test.next = schema.PlanContinue
 			}
@@ -308,6 +323,9 @@ func TestPlan_BeforeAndAfterTakeover_Same(t *testing.T) {
 		rec := schema.NewRecord(s.Head.Position.Stream+1, header, body)
 		require.Equal(t, schema.Applied, s.Apply(schema.NoKeys, &rec).Kind)
 		after := schema.PlanOf(s)
+		for i := range before.Calls { // commands of calls that their executor may work on until now
+			before.Calls[i].Commands, after.Calls[i].Commands = nil, nil
+		}
 		require.Equal(t, before.Calls, after.Calls)
 		require.Equal(t, before.Turn, after.Turn)
 		require.Equal(t, before.Saved, after.Saved)
@@ -317,16 +335,40 @@ func TestPlan_BeforeAndAfterTakeover_Same(t *testing.T) {
 	require.NotZero(t, compared, "no log had an open call")
 }
 
-func TestPlan_SettleCommand_Pasteable(t *testing.T) {
-	tests := map[string]schema.CallKey{
-		`waymark settle --fleet f r1 2 call_1`:                {Turn: 2, ToolCallID: "call_1", Occurrence: 1},
-		`waymark settle --fleet f r1 2 call_1 --occurrence 3`: {Turn: 2, ToolCallID: "call_1", Occurrence: 3},
-		`waymark settle --fleet f r1 2 'a b'\''c'`:            {Turn: 2, ToolCallID: "a b'c", Occurrence: 1},
-		`waymark settle --fleet f r1 2 '$(rm)'`:               {Turn: 2, ToolCallID: "$(rm)"},
-		`waymark settle --fleet f r1 2 '-x'`:                  {Turn: 2, ToolCallID: "-x"},
+func TestSettleCommands_StatesOfTheCall_OnlyWhatIsAccepted(t *testing.T) {
+	command := func(h *schema.Head) string {
+		if list := h.SettleCommands("f", h.OpenCalls[0].CallKey); list != nil {
+			return list[len(list)-1]
+		}
+		return ""
 	}
-	for want, key := range tests {
-		require.Equal(t, want, schema.SettleCommand("f", "r1", key, ""))
+	for want, key := range map[string]schema.CallKey{
+		`waymark settle --fleet f r1 2 call_1 --epoch 3 --how abandoned`:                {Turn: 2, ToolCallID: "call_1", Occurrence: 1},
+		`waymark settle --fleet f r1 2 call_1 --occurrence 3 --epoch 3 --how abandoned`: {Turn: 2, ToolCallID: "call_1", Occurrence: 3},
+		`waymark settle --fleet f r1 2 'a b'\''c' --epoch 3 --how abandoned`:            {Turn: 2, ToolCallID: "a b'c", Occurrence: 1},
+		`waymark settle --fleet f r1 2 '$(rm)' --epoch 3 --how abandoned`:               {Turn: 2, ToolCallID: "$(rm)"},
+		`waymark settle --fleet f --epoch 3 --how abandoned -- r1 2 '-x'`:               {Turn: 2, ToolCallID: "-x"},
+	} {
+		require.Equal(t, want, command(&schema.Head{Run: "r1", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 3, InDoubt: true}}}))
 	}
-	require.Equal(t, "waymark settle r1 2 call_1 --how rerun", schema.SettleCommand("", "r1", schema.CallKey{Turn: 2, ToolCallID: "call_1"}, string(schema.SettledRerun)))
+	for name, test := range map[string]struct {
+		head schema.Head
+		call schema.OpenCall
+		want int
+	}{
+		"its executor runs it":                 {schema.Head{Status: schema.StatusRunning}, schema.OpenCall{}, 0},
+		"its executor waits":                   {schema.Head{Status: schema.StatusWaiting}, schema.OpenCall{}, 0},
+		"the run is orphaned":                  {schema.Head{Status: schema.StatusOrphaned}, schema.OpenCall{}, 3},
+		"the run is released":                  {schema.Head{Status: schema.StatusInterrupted}, schema.OpenCall{}, 3},
+		"the run waits without an executor":    {schema.Head{Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned}, schema.OpenCall{}, 3},
+		"the run is orphaned, not begun":       {schema.Head{Status: schema.StatusOrphaned}, schema.OpenCall{Requested: true}, 0},
+		"in doubt":                             {schema.Head{Status: schema.StatusRunning}, schema.OpenCall{InDoubt: true}, 3},
+		"the run has ended: it runs no more":   {schema.Head{Status: schema.StatusFailed}, schema.OpenCall{InDoubt: true}, 2},
+		"the run has ended before it was made": {schema.Head{Status: schema.StatusCancelled}, schema.OpenCall{Requested: true}, 2},
+	} {
+		test.head.OpenCalls = []schema.OpenCall{test.call}
+		test.head.OpenCalls[0].CallKey = schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+		require.Len(t, test.head.SettleCommands("", test.call.CallKey), 0, name) // of no open call
+		require.Len(t, test.head.SettleCommands("", test.head.OpenCalls[0].CallKey), test.want, name)
+	}
 }

@@ -201,7 +201,7 @@ func (s *Service) checkErased(ctx context.Context, t *task) error {
 		return err
 	}
 	if removed == nil {
-		return schema.Fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
+		return schema.Fail(schema.CodeConflict, "To remove it: waymark erase "+t.run, "run %s was not removed", t.run)
 	}
 	done, err := src.Store.Removed(ctx, t.run)
 	if err != nil {

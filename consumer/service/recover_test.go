@@ -277,7 +277,7 @@ func TestSettle_ByOperator_Recorded(t *testing.T) {
 	e = w.refused(schema.VerbSettle, "run-1", req)
 	require.Equal(t, schema.CodeNotInDoubt, e.Code)
 	require.Contains(t, e.Message, "its executor is gone")
-	require.Contains(t, e.Hint, "waymark recover run-1 --executor NAME")
+	require.Contains(t, e.Hint, "waymark settle opens the next epoch first")
 	w.recover("run-1", takeover("executor-2", "req-1"))
 
 	bad := req

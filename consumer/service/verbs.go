@@ -150,14 +150,14 @@ func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, 
 // be settled: the run has no executor, and is kept until a person has settled the call.
 func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	i := slices.IndexFunc(r.Head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
-	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
+	hint := "To see its open calls, and what becomes of each: waymark plan " + r.Run
 	ended := r.Head.Status.Terminal()
 	may := i >= 0 && r.Head.OpenCalls[i].MayHaveRun(r.Head.Epoch)
 	switch {
 	case i < 0:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.Run, req.ToolCallID, req.Turn, req.Occurrence)
 	case req.CallEpoch != 0 && req.CallEpoch != r.Head.OpenCalls[i].Epoch:
-		return schema.Fail(schema.CodeConflict, "Look at the run with waymark.get and at what the call did outside, then settle it with its epoch as read now.",
+		return schema.Fail(schema.CodeConflict, "Look at what the call did outside, and settle it with its epoch as it is now: waymark plan "+r.Run,
 			"call %s of turn %d of run %s was begun or settled again in epoch %d: the attempt of epoch %d is over", req.ToolCallID, req.Turn, r.Run,
 			r.Head.OpenCalls[i].Epoch, req.CallEpoch)
 	case r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
@@ -166,13 +166,13 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 		return schema.Fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
 			req.ToolCallID, req.Turn, newest.Turn)
 	case ended && req.How == schema.SettledRerun:
-		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
+		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or let an executor go on with the run: waymark reopen "+r.Run,
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)
 	case !ended && !may && r.Head.OpenCalls[i].Requested:
-		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run+".", "call %s of turn %d is requested and has not begun",
+		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run, "call %s of turn %d is requested and has not begun",
 			req.ToolCallID, req.Turn)
 	case !ended && !may && r.Head.Status.Claimable():
-		return schema.Fail(schema.CodeNotInDoubt, "Settle it once an executor has taken the run over. If none will: waymark recover "+r.Run+" --executor NAME, settle it, then waymark release "+r.Run+" --force.",
+		return schema.Fail(schema.CodeNotInDoubt, "The command waymark settle opens the next epoch first, which puts the call in doubt. Otherwise settle it once an executor has taken the run over.",
 			"call %s of turn %d is open and its executor is gone, but no other one has taken the run over", req.ToolCallID, req.Turn)
 	case !ended && !may:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor still runs it", req.ToolCallID, req.Turn)

@@ -10,6 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/look/inbox"
 	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -131,13 +132,11 @@ func printReused(a *base.App, calls []schema.PlanCall) error {
 func printCommands(a *base.App, h *schema.Head, p *schema.Plan) error {
 	var lines []string
 	for i := range p.Calls {
-		c := &p.Calls[i]
-		switch c.Action {
-		case schema.CallHold:
+		switch c := &p.Calls[i]; {
+		case c.Action == schema.CallHold, h.Status.Terminal():
 			lines = append(lines, settleSteps(a.Prompt, h, c.CallKey)...)
-		case schema.CallVerify:
+		case c.Action == schema.CallVerify:
 			lines = append(lines, verifySteps(a.Prompt, h, c)...)
-		default:
 		}
 	}
 	for i := range p.Waits {
@@ -162,7 +161,7 @@ func verifySteps(p prompt.Prompt, h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
-			again := p.Command("input " + h.Run + " " + schema.ShellWord(w.InterruptID) + " --status " + schema.InputCancelled)
+			again := inbox.AnswerCommand(p, h.Run, w, " --status "+schema.InputCancelled)
 			return append(settleSteps(p, h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}
 	}

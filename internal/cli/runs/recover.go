@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -146,13 +148,37 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	var reply schema.ControlReply
-	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply); err != nil {
+	err = cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply)
+	if service, ok := errors.AsType[*schema.ServiceError](err); ok && service.Code == schema.CodeNotInDoubt {
+		err = c.openAndSettle(ctx, cl, &request, &reply, err)
+	}
+	if err != nil {
 		return err
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}
 	return printSettled(a, request, &reply)
+}
+
+// openAndSettle settles a begun call of a run that has no executor. The call is in doubt in the next epoch, so a release
+// of the run opens that first. If this process dies between the two, the call is in doubt and in the inbox. Any other
+// refusal stays.
+func (c SettleCmd) openAndSettle(ctx context.Context, cl *base.Client, request *schema.SettleRequest, reply *schema.ControlReply, refusal error) error {
+	now, err := cl.Get(ctx, c.Run_)
+	if err != nil {
+		return errors.Join(refusal, err)
+	}
+	h := &now.Head
+	at := slices.IndexFunc(h.OpenCalls, func(o schema.OpenCall) bool { return o.CallKey == request.CallKey })
+	if at < 0 || h.OpenCalls[at].InDoubt || h.Status.Terminal() || !h.Settleable(&h.OpenCalls[at]) ||
+		request.CallEpoch != 0 && request.CallEpoch != h.OpenCalls[at].Epoch {
+		return refusal
+	}
+	if err := new(released).release(ctx, cl, h, schema.TakeoverRequest); err != nil {
+		return err
+	}
+	return cl.Ask(ctx, schema.VerbSettle, c.Run_, request, reply)
 }
 
 // printSettled says how a call was settled.

@@ -2,7 +2,6 @@ package runs
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/prompt"
@@ -65,12 +64,18 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 		}
 		list = append(list, settleSteps(p, h, c.CallKey)...)
 	}
-	// Calls that are not held are settled by their policy: a person may look at them, but need not act.
+	// Other calls are settled by their policy, or held by the next executor.
+	settleable := 0
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; !c.Requested && h.Settleable(c) {
+			settleable++
+		}
+	}
 	switch calls := h.HeldCalls(); {
 	case h.Status.Terminal() && len(calls) > maxSteps:
-		list = append(list, fmt.Sprintf("and %s more, see all with: %s", output.Plural(len(calls)-maxSteps, "call"), p.Command("runs get "+h.Run+" --view state")))
-	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
-		list = append(list, "see what the next executor does with the calls in doubt: "+p.Command("plan "+h.Run))
+		list = append(list, fmt.Sprintf("and %s more, see all with: %s", output.Plural(len(calls)-maxSteps, "call"), p.Command("plan "+h.Run)))
+	case !h.Status.Terminal() && settleable > min(len(calls), maxSteps):
+		list = append(list, "see what the next executor does with the calls in doubt, and how to settle them: "+p.Command("plan "+h.Run))
 	}
 	if n := h.Counts.DeadLetters; n > 0 {
 		list = append(list, fmt.Sprintf("see why %s refused with: %s", output.InNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.Command("verify "+h.Run)))
@@ -87,36 +92,35 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 // answerSteps say how to answer a wait. Pasting a command makes the decision, so each choice has its own line, and a
 // command with a placeholder cannot be sent unchanged.
 func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
-	command := inbox.AnswerCommand(p, h.Run, w)
+	command := func(answer string) string { return inbox.AnswerCommand(p, h.Run, w, answer) }
 	switch {
 	case w.Reason == schema.WaitToolApproval:
-		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
+		return []string{"allow the call with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Approval():
-		return []string{"allow the phase with: " + command + " --allow", "or deny it with: " + command + " --deny"}
+		return []string{"allow the phase with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	}
 	// The placeholder is not valid JSON, and a shell refuses the parenthesis.
-	return []string{"answer with: " + command + " --payload JSON (or --text TEXT)"}
+	return []string{"answer with: " + command(" --payload JSON") + " (or --text TEXT)"}
 }
 
-// settleSteps say how a person settles a call: one line for each choice, as for answers. Before a takeover the call is
-// not in doubt.
+// settleSteps say how a person settles a call: one line for each choice, as for answers.
 func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
-	when := "find out what happened, then run one of:"
-	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
-		when = "once its executor is gone, find out what happened, then run one of:"
-	}
-	command := inbox.SettleCommand(p, h, key) + " --how "
-	if h.Status.Terminal() {
+	commands := inbox.SettleCommands(p, h, key)
+	about := fmt.Sprintf("call %s of turn %d", key.ToolCallID, key.Turn)
+	switch {
+	case commands == nil:
+		return []string{about + " must be settled by a person once its executor is gone; see how then: " + p.Command("plan "+h.Run)}
+	case h.Status.Terminal():
 		return []string{
-			fmt.Sprintf("call %s of turn %d has no outcome, and the run has ended: find out what happened, then run one of:", key.ToolCallID, key.Turn),
-			"  it was done:           " + command + "decided --result JSON",
-			"  it was not, or never:  " + command + "abandoned",
+			about + " has no outcome, and the run has ended: find out what happened, then run one of:",
+			"  it was done:           " + commands[0],
+			"  it was not, or never:  " + commands[1],
 		}
 	}
 	return []string{
-		fmt.Sprintf("call %s of turn %d must be settled by a person: %s", key.ToolCallID, key.Turn, when),
-		"  it was done:    " + command + "decided --result JSON",
-		"  it was not:     " + command + "rerun",
-		"  skip it:        " + command + "abandoned",
+		about + " must be settled by a person: find out what happened, then run one of:",
+		"  it was done:    " + commands[0],
+		"  it was not:     " + commands[1],
+		"  skip it:        " + commands[2],
 	}
 }

@@ -49,7 +49,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrPointNotFound, NotFound, "list its points: waymark runs history RUN"},
 	{publisher.ErrPointAmbiguous, Conflict, "name its epoch: seq:EPOCH.N"},
 	{publisher.ErrPointPurged, NotFound, "list its points: waymark runs history RUN"},
-	{publisher.ErrHeld, Conflict, "settle the call: waymark settle RUN TURN CALL --how abandoned"},
+	{publisher.ErrHeld, Conflict, "see how to settle the call: waymark plan RUN"},
 	{publisher.ErrConflict, Conflict, "look at the run and try again: waymark runs get RUN"},
 	{publisher.ErrCancelRequested, Conflict, "see who requested it and why: waymark events RUN --all --no-follow"},
 	{publisher.ErrRejected, Conflict, "see the run's state: waymark runs get RUN"},

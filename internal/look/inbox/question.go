@@ -168,40 +168,32 @@ func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
 func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 	switch r.Kind {
 	case standstill.Waiting:
-		command := AnswerCommand(p, r.Run, r.Wait)
 		if r.Wait.Approval() {
-			return []string{command + " --allow", command + " --deny"}
+			return []string{AnswerCommand(p, r.Run, r.Wait, " --allow"), AnswerCommand(p, r.Run, r.Wait, " --deny")}
 		}
-		return []string{command + " --text TEXT", command + " --payload JSON"}
+		return []string{AnswerCommand(p, r.Run, r.Wait, " --text TEXT"), AnswerCommand(p, r.Run, r.Wait, " --payload JSON")}
 	case standstill.Held:
-		command := SettleCommand(p, r.Head, r.Key()) + " --how "
-		list := []string{command + "decided --result JSON", command + "abandoned"}
-		if !r.Status.Terminal() {
-			list = slices.Insert(list, 1, command+"rerun")
-		}
-		return list
+		return SettleCommands(p, r.Head, r.Key())
 	case standstill.Quarantined:
 		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
 	}
 	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
 }
 
-// AnswerCommand is the command that answers a wait, without the answer. It names the question shown with it, so that
-// pasting it later answers no other question.
-func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string {
-	command := "input " + run + " " + schema.ShellWord(w.InterruptID)
+// AnswerCommand is the command that answers a wait, with the flags of the answer. It names the question shown with it,
+// so that pasting it later answers no other question.
+func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt, answer string) string {
 	if w.Position.ID != "" {
-		command += " --event " + schema.ShellWord(w.Position.ID)
+		answer = " --event " + schema.ShellWord(w.Position.ID) + answer
 	}
-	return p.Command(command)
+	return schema.CommandAbout(p.Command("input"), run, w.InterruptID, answer)
 }
 
-// SettleCommand is the command that settles a call, without the method. It names the epoch of the call,
-// so that it settles no later attempt.
-func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
-	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
-	if epoch := standstill.CallEpoch(h, key); epoch != 0 {
-		command += fmt.Sprintf(" --epoch %d", epoch)
+// SettleCommands are [schema.Head.SettleCommands] for this prompt.
+func SettleCommands(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
+	list := h.SettleCommands("", key)
+	for i, command := range list {
+		list[i] = p.Command(strings.TrimPrefix(command, "waymark "))
 	}
-	return p.Command(command)
+	return list
 }
