@@ -56,9 +56,11 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, configError("Task", fmt.Sprintf("%.80q behind turn %d", spec.Task, h.Turn),
 			"leave it empty, and tell the fork by a message: its model was told the task of the base"))
 	}
+	base := schema.BaseOf(spec.At, reply.At.Records, &state.Head)
+	base.Time = reply.At.Time
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels,
-		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head), baseState: state,
+		ResumedFrom: spec.Base, base: base, baseState: state,
 	}
 	if start.Agent == "" {
 		start.Agent = state.Head.Agent

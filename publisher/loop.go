@@ -91,8 +91,9 @@ type Loop struct {
 	Complete string
 
 	// MaxTurns limits the turns; the lower one of it and RunSpec.MaxTurns applies. MaxTokens limits the input and
-	// output tokens of all turns together, MaxTime the time since the start of the run, waits included. They are
-	// checked before each turn. 0 means no limit.
+	// output tokens of all turns together, MaxTime the time since the start of the run, waits included. After a rewind
+	// only the turns before its point and those after it count, and the time since the rewind. They are checked before
+	// each turn. 0 means no limit.
 	MaxTurns  int32
 	MaxTokens int64
 	MaxTime   time.Duration
@@ -385,7 +386,7 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 		return limit, nil
 	}
 	if l.MaxTime > 0 {
-		began, err := time.Parse(time.RFC3339Nano, head.StartedAt)
+		began, err := time.Parse(time.RFC3339Nano, head.TimelineStart())
 		if err != nil {
 			return Limit{}, fmt.Errorf("start of run %s: %w", l.run.id, err)
 		}

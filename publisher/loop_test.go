@@ -413,6 +413,38 @@ func TestLoop_TheModelNeverCallsTheCompletionTool_TheRunFails(t *testing.T) {
 	require.Len(t, m.asked, 4)
 }
 
+// A run that goes back has the time and the tokens again that it had at the point: its limits count in its timeline.
+func TestLoop_RewoundRunWithALimit_GoesOn(t *testing.T) {
+	t.Parallel()
+	for name, loop := range map[string]publisher.Loop{"tokens": {MaxTokens: 1500}, "time": {MaxTime: 30 * time.Minute}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.serve()
+			loop.Tools = []publisher.Tool{look(nil)}
+			model := func(answers map[int32]publisher.Answer) publisher.Model {
+				m := &scripted{answers: answers}
+				return func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+					answer, err := m.model(ctx, request)
+					answer.Usage = &schema.Usage{InputTokens: 900, OutputTokens: 60}
+					return answer, err
+				}
+			}
+			// The run began an hour ago.
+			early := w.fleet(func(c *publisher.Config) { c.Now = func() time.Time { return time.Now().Add(-time.Hour) } })
+			loop.Model = model(map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("b", "look", `{"at":2}`))})
+			require.NoError(t, loop.Work(t.Context(), start(t, early, "r1")))
+			again, err := w.fleet().Resume(t.Context(), "r1", publisher.ResumeSpec{At: schema.Point{Kind: schema.PointResult, Number: 1}})
+			require.NoError(t, err)
+			loop.Model = model(nil)
+			require.NoError(t, loop.Work(t.Context(), again))
+			head := again.Head()
+			require.Equal(t, schema.StatusCompleted, head.Status)
+			require.Empty(t, head.Limit)
+		})
+	}
+}
+
 func TestLoop_ALimitIsReached_TheModelSumsUp(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,9 +61,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	applied := Verdict{Kind: Applied, Boundary: true}
 	switch d := data.(type) {
 	case *RunStartedData:
-		return h.runStarted(d)
+		return h.runStarted(e, p, d)
 	case *RunResumedData:
-		h.runResumed(e, d)
+		h.runResumed(e, p, d)
 	case *RunWaitingData:
 		return h.runWaiting(e, p, d)
 	case *SignalSentData:
@@ -308,7 +309,7 @@ func (h *Head) setError(e *Error, refs []Ref) {
 	h.LastError = &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, "/error/message"), Code: shown(e.Code, refs, "/error/code"), Retryable: e.Retryable}
 }
 
-func (h *Head) runStarted(d *RunStartedData) Verdict {
+func (h *Head) runStarted(e *Event, p *place, d *RunStartedData) Verdict {
 	if h.Agent != "" {
 		return rejected(ReasonAlreadyStarted, "the run was started by agent %s", h.Agent)
 	}
@@ -316,7 +317,7 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 		if h.Counts.Events != 1 || h.Epoch != 1 {
 			return rejected(ReasonAlreadyStarted, "a fork begins with its base, and the run has %d events", h.Counts.Events-1)
 		}
-		h.fork(d.Base)
+		h.fork(d.Base, cmp.Or(StoredTime(p.Record.Stored), e.Time))
 	}
 	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
 	h.ModelTier = excerpt(d.ModelTier)
@@ -350,7 +351,7 @@ func (h *Head) ShowStart(d *RunStartedData) {
 	}
 }
 
-func (h *Head) runResumed(e *Event, d *RunResumedData) {
+func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 	h.Epoch, h.Sequence = e.Epoch, 0
 	h.Executor, h.Instance, h.RequestID = d.Executor, d.Instance, d.RequestID
 	h.Counts.Resumes++
@@ -366,7 +367,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 		h.Stalled = 0
 	}
 	if d.To != nil {
-		h.rewind(d.To) // each open call is judged there
+		h.rewind(d.To, e.Time, cmp.Or(StoredTime(p.Record.Stored), e.Time)) // each open call is judged there
 		return
 	}
 	h.Status = h.active()
@@ -437,28 +438,23 @@ func (h *Head) unasked(which func(*OpenInterrupt) bool) {
 	}
 }
 
-// expiry returns when a wait expires by the server's clock. It adds to the arrival time the difference between
-// expires_at and the event's time, both of which come from the executor's clock. If one of them is missing,
-// expires_at is used unchanged.
-func expiry(e *Event, d *RunWaitingData, rec *Record) string {
-	if rec.Stored == 0 || d.ExpiresAt == "" {
-		return d.ExpiresAt
+// moved returns the instant that is as long after to as at is after from; at itself if one of the times is missing.
+// With from and at of one clock and to of the server's, it translates a deadline from an executor's clock.
+func moved(at, from, to string) string {
+	var times [3]time.Time
+	for i, text := range []string{at, from, to} {
+		var err error
+		if times[i], err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return at
+		}
 	}
-	asked, err := time.Parse(time.RFC3339Nano, e.Time)
-	if err != nil {
-		return d.ExpiresAt
-	}
-	ends, err := time.Parse(time.RFC3339Nano, d.ExpiresAt)
-	if err != nil {
-		return d.ExpiresAt
-	}
-	return FormatTime(time.Unix(0, rec.Stored).Add(ends.Sub(asked)))
+	return FormatTime(times[2].Add(times[0].Sub(times[1])))
 }
 
 func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	o := OpenInterrupt{
 		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Occurrence: d.Occurrence,
-		Message: shown(d.Message, d.Refs, "/message"), Since: e.Time, ExpiresAt: expiry(e, d, p.Record), Position: p.at,
+		Message: shown(d.Message, d.Refs, "/message"), Since: e.Time, ExpiresAt: moved(d.ExpiresAt, e.Time, StoredTime(p.Record.Stored)), Position: p.at,
 	}
 	call := -1
 	if d.ToolCallID != "" {

@@ -224,6 +224,14 @@ func ControlID(run string, epoch Epoch, nonce string) string {
 // FormatTime is the text of a time in an event: RFC 3339 in UTC with the digits it needs.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
+// StoredTime returns the text of the time at which the server stored a record, see [Record]; empty if it is unknown.
+func StoredTime(stored int64) string {
+	if stored == 0 {
+		return ""
+	}
+	return FormatTime(time.Unix(0, stored))
+}
+
 // ParseTime reads the text of a time in an event; invalid text is the zero time.
 func ParseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text) // an error comes with the zero time

@@ -52,3 +52,36 @@ func TestHead_Wait_ExpiresByTheServersClock(t *testing.T) {
 		})
 	}
 }
+
+// A question of a minute was open for ten seconds at the point. An hour later, in a fork and after a rewind, it has the
+// fifty seconds that were left.
+func TestHead_WaitInAForkOrAfterARewind_HasTheTimeThatWasLeft(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	asked := r.now()
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, ExpiresAt: schema.FormatTime(asked.Add(time.Minute))}, 0))
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "never", Reason: schema.WaitHumanInput}, 0))
+	at := r.head.Clone()
+	for _, id := range []string{"q", "never"} {
+		mustApply(t, r.event(r.makeControl(&schema.RunInputData{InterruptID: id, Payload: []byte(`"yes"`)}, 1)))
+	}
+	r.stream += 3600
+	base := func() *schema.Base {
+		to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: 3}, &at, nil)
+		require.NoError(t, err)
+		to.Time = schema.FormatTime(asked.Add(10 * time.Second))
+		return to
+	}
+	now := r.now()
+	mustApply(t, r.rewound(base()))
+	fork := newTestRun(t)
+	fork.stream = r.stream - 1
+	fork.w.Run, fork.head, fork.state = "f1", schema.NewHead("f", "f1"), schema.NewState("f", "f1")
+	mustApply(t, fork.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1", Base: base()}, 0))
+	for name, h := range map[string]*schema.Head{"rewind": &r.head, "fork": &fork.head} {
+		require.Equal(t, schema.StatusWaiting, h.Status, name)
+		require.Equal(t, schema.FormatTime(now.Add(50*time.Second)), h.Interrupts[0].ExpiresAt, name)
+		require.Empty(t, h.Interrupts[1].ExpiresAt, name)
+	}
+}

@@ -28,6 +28,9 @@ func (b *BaseRef) Place() Point { return Point{Kind: PointRecord, Number: uint64
 // Base is the origin of a fork, with the run's head there: the fork is folded from it without reading the other run.
 type Base struct {
 	BaseRef
+	// Time at which the server stored the last of these messages; empty if it is unknown. Deadlines of the head have the
+	// time from there on left.
+	Time string `json:"time,omitzero" check:"time"`
 	// Head of the run there, which has the digest.
 	Head Head `json:"head"`
 }
@@ -64,13 +67,13 @@ func (b *Base) problem() (path, problem string) {
 
 // fork turns the head of a run that has only its start into the base's head. State that concerns the other run alone
 // (its hand-offs, signals, marks, tokens used, errors) is not taken over.
-func (h *Head) fork(b *Base) {
+func (h *Head) fork(b *Base, now string) {
 	ref := b.BaseRef
 	h.Base = &ref
 	for _, id := range b.Head.KeyIDs {
 		h.noteKey(id)
 	}
-	h.goOnFrom(b)
+	h.goOnFrom(b, now)
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		c.Epoch = h.Epoch
@@ -81,14 +84,18 @@ func (h *Head) fork(b *Base) {
 	}
 }
 
-// goOnFrom takes over the conversation of a base.
-func (h *Head) goOnFrom(b *Base) {
+// goOnFrom takes over the conversation of a base. now is the server's time of the event that does so: open waits have
+// as long from there on as they had left at the point.
+func (h *Head) goOnFrom(b *Base, now string) {
 	was := b.Head.Clone()
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
 	h.TurnMessages, h.TurnCalls = was.TurnMessages, was.TurnCalls
 	h.TurnEpoch = 0 // the executor may repeat the turn
 	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
+	for i := range h.Interrupts {
+		h.Interrupts[i].ExpiresAt = moved(h.Interrupts[i].ExpiresAt, b.Time, now)
+	}
 	for i := range h.OpenCalls {
 		if c := &h.OpenCalls[i]; c.doubtful() {
 			c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, c.Replay == ReplayHold

@@ -126,8 +126,9 @@ type Moment struct {
 	Point string `json:"point"`
 	// Records counts the run's messages up to it, accepted or not, from the run's first.
 	Records int64 `json:"records"`
-	// Position of the last of them.
+	// Position of the last of them, and when the server stored it; empty if that is unknown.
 	Position Position `json:"position"`
+	Time     string   `json:"time,omitzero"`
 }
 
 // Finder searches a run's records, given in log order, for a point.

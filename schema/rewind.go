@@ -17,8 +17,11 @@ type Superseded struct {
 	// Records are counted from 1, as in [PointRecord].
 	After   int64 `json:"after"`
 	Through int64 `json:"through"`
-	// Epoch of the rewind.
-	Epoch Epoch `json:"epoch"`
+	// Epoch and Time of the rewind.
+	Epoch Epoch  `json:"epoch"`
+	Time  string `json:"time,omitzero" check:"time"`
+	// Tokens that the range used. They stay in the run's usage, but do not count towards its limit.
+	Tokens int64 `json:"tokens,omitzero" check:"min=0"`
 }
 
 // superseded reports whether a rewind abandoned record n.
@@ -78,13 +81,23 @@ func (h *Head) mayRewind(to *Base) Verdict {
 }
 
 // rewind continues after an earlier record of the run. The head's content fields return to their values there. Its
-// log fields, and the tokens used, do not.
-func (h *Head) rewind(to *Base) {
-	h.goOnFrom(to)
+// log fields, and its usage, do not. at is the time of the event, now the server's time.
+func (h *Head) rewind(to *Base, at, now string) {
+	h.goOnFrom(to, now)
 	h.Counts.Errors, h.Counts.Unknown = to.Head.Counts.Errors, to.Head.Counts.Unknown
-	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{After: to.Records, Through: h.Records, Epoch: h.Epoch})
+	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{
+		After: to.Records, Through: h.Records, Epoch: h.Epoch, Time: at, Tokens: max(0, h.Usage.Tokens()-to.Head.Usage.Tokens()),
+	})
 	h.Signals = slices.Clone(to.Head.Signals)
 	h.Limit, h.LimitTurn, h.CancelRequested = to.Head.Limit, to.Head.LimitTurn, false
+}
+
+// TimelineStart is when the present timeline of the run began: at its start, or at its latest rewind.
+func (h *Head) TimelineStart() string {
+	if n := len(h.Superseded); n > 0 {
+		return h.Superseded[n-1].Time
+	}
+	return h.StartedAt
 }
 
 // scope of the idempotency keys of new calls; see [OpenCall]. It is empty while the run's id is unique enough.

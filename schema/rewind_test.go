@@ -312,6 +312,37 @@ func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
 	require.Len(t, r.head.Signals, schema.MaxSignals)
 }
 
+// What abandoned records used stays in the run's usage, and does not count towards its limit, also after a second rewind
+// to a point before or after the first range.
+func TestReachedLimit_AfterRewinds_CountsTheTimelineAlone(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	limit := func() int64 {
+		_, used, _ := r.head.ReachedLimit(0, 1)
+		return used
+	}
+	turn := func(n int32, tokens int64) {
+		mustApply(t, r.write(&schema.TurnAnsweredData{Turn: n, Message: assistantMessage(), Usage: &schema.Usage{InputTokens: tokens}}, n))
+	}
+	require.Equal(t, r.head.StartedAt, r.head.TimelineStart())
+	turn(1, 100) // record 2
+	turn(2, 20)
+	r.rewind(2) // record 4
+	require.Equal(t, int64(100), limit())
+	turn(2, 3) // record 5
+	require.Equal(t, int64(103), limit())
+	turn(3, 5000)
+	before := r.now()
+	r.rewind(5)
+	require.Equal(t, int64(103), limit())
+	require.Equal(t, schema.FormatTime(before), r.head.TimelineStart())
+	r.rewind(1)
+	require.Zero(t, limit())
+	turn(1, 7)
+	require.Equal(t, int64(7), limit())
+	require.Equal(t, int64(5130), r.head.Usage.Tokens(), "all of it was used")
+}
+
 // A rewind that the fold would refuse is not written: once stored and refused, it would fence the executor and open
 // no epoch.
 func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {

@@ -19,6 +19,8 @@ type Moment struct {
 	Head schema.Head
 	// records counts the run's messages up to the point, marks included; negative if the walk did not begin at the first one.
 	records int64
+	// Time at which the server stored the last of them; empty if it is unknown.
+	Time string
 	// signals were sent after the point; known only to [Reader.Rewind], which reads the run to its end.
 	signals []schema.OpenSignal
 }
@@ -31,6 +33,8 @@ type walker struct {
 	keys    *schema.Keys
 	head    schema.Head
 	records int64
+	// stored is when the server stored the last record; 0 at first.
+	stored int64
 	// next is the number of the next segment.
 	next  int
 	order schema.Order
@@ -70,12 +74,18 @@ func (w *walker) Frames(chunk []byte) error {
 		}
 		v := w.head.ApplyPrepared(&p)
 		w.records++
+		w.stored = rec.Stored
 		if w.behind(v) {
 			stop = eventlog.ErrStop
 		}
 		return stop == nil
 	})
 	return errors.Join(err, stop)
+}
+
+// moment is the run after the last record.
+func (w *walker) moment() *Moment {
+	return &Moment{Head: w.head.Clone(), records: w.records, Time: schema.StoredTime(w.stored)}
 }
 
 // Locate finds a point of a run that was read with its content, and folds exactly the records up to it. Events of a
@@ -101,6 +111,7 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 	if err != nil {
 		return nil, schema.Fail(schema.CodeConflict, "Name another point.", "run %s: %s", r.Run, err)
 	}
+	base.Time = m.Time
 	return base, nil
 }
 
@@ -184,7 +195,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 	var signals []schema.OpenSignal
 	w.before = func(rec *schema.Prepared) bool {
 		if finder.Before(&w.head, rec) {
-			ahead = &Moment{Head: w.head.Clone(), records: w.records}
+			ahead = w.moment()
 		}
 		return false
 	}
@@ -197,7 +208,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 		case ahead != nil && finder.Confirmed(v):
 			found = append(found, *ahead)
 		case finder.Behind(&w.head, v):
-			found = append(found, Moment{Head: w.head.Clone(), records: w.records})
+			found = append(found, *w.moment())
 		}
 		if !finder.Pending() {
 			ahead = nil
@@ -209,7 +220,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 		return nil, err
 	}
 	if len(found) == 0 && finder.AtEnd(&w.head) {
-		found = append(found, Moment{Head: w.head, records: w.records})
+		found = append(found, *w.moment())
 	}
 	switch {
 	case len(found) == 0:

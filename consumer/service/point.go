@@ -53,7 +53,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	reply := schema.GetReply{
 		Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: append([]schema.Gap{}, m.Head.Gaps...), Segments: r.Segments,
 		Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard,
-		At: &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position},
+		At: &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Time: m.Time},
 	}
 	if v.view == schema.ViewState {
 		return v.joined(func(state *schema.State) any {

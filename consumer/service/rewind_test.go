@@ -40,7 +40,9 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			state := reply.State
 			require.Equal(t, before.Messages, state.Messages)
 			require.Equal(t, before.Turns, state.Turns)
-			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.Acked)), Epoch: 2}}, reply.Head.Superseded)
+			require.Len(t, reply.Head.Superseded, 1)
+			left := reply.Head.Superseded[0]
+			require.Equal(t, [3]int64{13, int64(len(x.Acked)), 2}, [3]int64{left.After, left.Through, int64(left.Epoch)})
 			require.Equal(t, before.Messages, w.stateOf("run-1", "end").Messages)
 			require.Empty(t, w.verify("run-1").Findings)
 			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("turn:%d", int(before.Turns[len(before.Turns)-1].Turn)+1), View: schema.ViewHead})
@@ -154,4 +156,33 @@ func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing
 	require.Contains(t, e.Message, "rewinds abandoned 64 ranges before record 106")
 	after, _ := w.get("run-1", schema.ViewHead)
 	require.Equal(t, before.Head, after.Head)
+}
+
+// A question that was answered is open again after a rewind to it, and in a fork at it. It has the time there that it
+// had left at the point, by the server's clock.
+func TestRewind_ToAQuestionThatExpires_HasTheTimeThatWasLeft(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("run-1")
+	x.Start()
+	x.Publish(&schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, ExpiresAt: schema.FormatTime(time.Now().Add(time.Hour))}, 0)
+	x.Publish(&schema.StateSetData{Key: "k", Value: []byte("1")}, 0) // the point
+	point := fmt.Sprintf("record:%d", len(x.Acked))
+	there, _ := w.at("run-1", schema.ViewHead, point)
+	require.NotEmpty(t, there.At.Time)
+	left := schema.ParseTime(there.Head.Interrupts[0].ExpiresAt).Sub(schema.ParseTime(there.At.Time))
+	_, err := w.ask(schema.VerbInput, "run-1", schema.InputRequest{InterruptID: "q", EventID: there.Head.Interrupts[0].Position.ID, Payload: []byte(`"yes"`), By: "ann"})
+	require.NoError(t, err)
+	reply, _ := w.rewind("run-1", point, schema.ViewHead)
+	base := schema.BaseOf(schema.Point{}, there.At.Records, &there.Head)
+	base.Time = there.At.Time
+	f := w.writer("fork")
+	f.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: "run-1", Base: base}, 0)
+	forked, _ := w.get("fork", schema.ViewHead)
+	for run, h := range map[string]*schema.Head{"run-1": &reply.Head, "fork": &forked.Head} {
+		require.Len(t, h.Interrupts, 1, run)
+		log := w.logOf(run)
+		since := time.Unix(0, log[len(log)-1].Stored)
+		require.Equal(t, left, schema.ParseTime(h.Interrupts[0].ExpiresAt).Sub(since), run)
+	}
 }

@@ -74,7 +74,7 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	}
 	d.compare("signals", append([]signal{}, m.signals...), signals)
 	d.compare("records", m.records, h.Records)
-	d.compare("superseded", m.superseded, h.Superseded)
+	d.compare("superseded", m.superseded, withoutTokens(h.Superseded))
 	phases := slices.Sorted(maps.Keys(m.phases))
 	folded := slices.Sorted(slices.Values(h.CompletedPhases))
 	d.compare("completed phases", phases, folded)

@@ -81,7 +81,7 @@ func (m *Model) scope() string {
 
 // rewind continues after an earlier record. The model keeps no records, so messages up to there are not in it any
 // more.
-func (m *Model) rewind(to *schema.Base) {
+func (m *Model) rewind(to *schema.Base, at string) {
 	m.calls, m.messages, m.signals = nil, nil, nil
 	clear(m.phases)
 	clear(m.waits)
@@ -95,5 +95,14 @@ func (m *Model) rewind(to *schema.Base) {
 		m.signals = append(m.signals, signal{s.SignalID, s.Turn})
 	}
 	m.cancelled = false
-	m.superseded = append(slices.Clone(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch})
+	m.superseded = append(withoutTokens(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch, Time: at})
+}
+
+// withoutTokens returns ranges without what they used: the model has no usage.
+func withoutTokens(ranges []schema.Superseded) []schema.Superseded {
+	list := slices.Clone(ranges)
+	for i := range list {
+		list[i].Tokens = 0
+	}
+	return list
 }

@@ -395,7 +395,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.claims++
 		if d.To != nil {
-			m.rewind(d.To)
+			m.rewind(d.To, e.Time)
 		}
 	case *schema.SignalSentData:
 		return yes(m.sent(d))
