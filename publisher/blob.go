@@ -196,7 +196,8 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 }
 
 // Blob loads the blob that a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. It accepts only the
-// scheme waymark-blob. It returns [ErrBlob].
+// scheme waymark-blob. While the blob store does not answer, it asks again until Config.RequestTimeout is over. It
+// returns [ErrBlob], [ErrUnavailable], [ErrNotPermitted] and [ErrNotProvisioned].
 func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	run, digest, err := schema.ParseDataRef(dataref)
 	if err != nil {
@@ -211,22 +212,24 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	ctx, done := r.denied.Context(ctx, schema.BlobBucket(r.opts.Fleet))
 	defer done()
 	var content []byte
-	store, err := r.blobStore(ctx)
-	if err == nil {
-		content, err = store.Load(ctx, run, digest, r.opts.MaxBlob)
-	}
-	err = permitted(ctx, err)
-	switch {
-	case errors.Is(err, ErrNotProvisioned):
-		return nil, err
-	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, r.noBlobs()
-	case errors.Is(err, blob.ErrTooLarge):
-		return nil, fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
-	}
-	return content, nil
+	err = r.insist(ctx, r.opts.RequestTimeout, func(ctx context.Context) error {
+		store, err := r.blobStore(ctx)
+		if err == nil {
+			content, err = store.Load(ctx, run, digest, r.opts.MaxBlob)
+		}
+		switch {
+		case err == nil, errors.Is(err, ErrNotProvisioned), errors.Is(err, ErrUnavailable):
+			return err
+		case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+			return r.noBlobs()
+		case errors.Is(err, blob.ErrTooLarge):
+			return fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
+		case errors.Is(err, blob.ErrChanged), errors.Is(err, jetstream.ErrObjectNotFound):
+			return fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
+		}
+		return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
+	})
+	return content, permitted(ctx, err)
 }
 
 // Hydrate loads the large fields of a state from the blob store, in place, decrypts them, and removes their refs. A

@@ -102,7 +102,7 @@ func (f *Fleet) giveBack(ctx context.Context, id string, resume ResumeSpec, why 
 		reason := schema.InterruptedPreempted
 		// A value that its key does not open counts as damaged: no other executor could read it either.
 		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
-			reason = schema.InterruptedUnreadable
+			reason = schema.InterruptedUnavailable
 			f.lacked.add(unreadable.keys)
 		}
 		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: reason}})

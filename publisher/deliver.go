@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
@@ -368,7 +367,7 @@ func (a *appender) confirm(ctx context.Context, it *item, at schema.StreamSequen
 }
 
 // errAgain says that a resolution has no result yet.
-var errAgain = errors.New("not resolved yet")
+var errAgain = fmt.Errorf("%w: not resolved yet", ErrUnavailable)
 
 // conflictBackoff is the longest wait for a concurrent publish to the run.
 const conflictBackoff = 10 * time.Millisecond
@@ -427,13 +426,14 @@ func (a *appender) resolvePurged(ctx context.Context, at schema.StreamSequence, 
 func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error {
 	wait := pauses()
 	for {
-		seen := false
+		seen, own := false, error(nil) // own is the error of a message that was read, not of the read
 		from, fromID := a.ledger.end()
 		atFrom := from == 0
 		err := eventlog.Read(ctx, a.js, a.names, a.run, max(from, 1), func(rec schema.Record) error {
 			if !atFrom && rec.Stream == from {
 				if got := schema.PositionOf(&rec).ID; got != fromID {
-					return a.ledger.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", a.run, ErrLogRegressed, from, fromID, got))
+					own = a.ledger.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", a.run, ErrLogRegressed, from, fromID, got))
+					return own
 				}
 				atFrom = true
 			}
@@ -441,7 +441,8 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 				return errHole
 			}
 			seen = seen || rec.Stream >= upTo
-			return a.meet(ctx, &rec, items)
+			own = a.meet(ctx, &rec, items)
+			return own
 		})
 		switch {
 		case errors.Is(err, errHole):
@@ -449,10 +450,9 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 			if err := a.rebuild(ctx, items); !errors.Is(err, errAgain) {
 				return err
 			}
-		case err != nil && (errors.Is(err, eventlog.ErrNoAnswer) || errors.Is(err, eventlog.ErrNoStream) || errors.Is(err, keyring.ErrRead)):
-		case err != nil:
-			return err
-		case seen || upTo == 0:
+		case own != nil && !unavailable(own):
+			return own
+		case err == nil && (seen || upTo == 0):
 			return nil
 		}
 		if !wait.Wait(ctx) {
@@ -466,7 +466,7 @@ var errHole = errors.New("messages are missing from the log")
 
 // meet folds the next message after the last known one, from any writer.
 func (a *appender) meet(ctx context.Context, rec *schema.Record, items []*item) error {
-	keys, err := a.keys.Keys(ctx)
+	keys, err := a.Keys(ctx)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", a.run, err)
 	}

@@ -50,7 +50,14 @@ func (e *Encryption) keys() *encryption.Keys {
 	if e == nil {
 		return nil
 	}
-	return &encryption.Keys{Current: e.Current, Readable: e.ReadableLabels, Key: e.Key}
+	key := func(ctx context.Context, id string) ([]byte, error) {
+		secret, err := e.Key(ctx, id)
+		if err != nil && !errors.Is(err, ErrNoKey) {
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err) // where the keys are kept
+		}
+		return secret, err
+	}
+	return &encryption.Keys{Current: e.Current, Readable: e.ReadableLabels, Key: key}
 }
 
 // KeyFile reads keys from a file: one per line, its id and its 32 bytes in base64, separated by a space. The first is
@@ -82,7 +89,7 @@ func keyError(what, id string, cause error) error {
 	case cause == nil, errors.Is(cause, ErrNoKey):
 		return fmt.Errorf("%s: %w with key %s, which is missing: provide the key with that id by Encryption.Key or --key-file", what, ErrEncrypted, id)
 	case errors.Is(cause, ErrNotDecrypted):
-		return fmt.Errorf("%s: key %s: %w; provide the key that the run was written with; if this is that key, do not trust the run", what, id, cause)
+		return fmt.Errorf("%s: key %s: %w: %w; provide the key that the run was written with; if this is that key, do not trust the run", what, id, ErrEncrypted, cause)
 	}
 	return fmt.Errorf("%s: key %s: %w", what, id, cause)
 }

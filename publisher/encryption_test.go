@@ -225,15 +225,13 @@ func TestResume_KeyIsNotThere_FailsBeforeAnythingIsChanged(t *testing.T) {
 				return make([]byte, 32), nil
 			}
 			return nil, errors.New("the vault is sealed")
-		}}, nil, "key k1: the vault is sealed"},
+		}}, publisher.ErrUnavailable, "the vault is sealed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := w.fleet(encrypted(c.keys), func(c *publisher.Config) { c.Executor = "exec-2" }).Resume(t.Context(), "r1", publisher.ResumeSpec{})
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, "nothing was changed")
-			if c.is != nil {
-				require.ErrorIs(t, err, c.is)
-			}
+			require.ErrorIs(t, err, c.is)
 			require.Len(t, w.log("r1"), before)
 		})
 	}
@@ -287,7 +285,7 @@ func TestClaim_ExecutorsWithoutTheKey_RunIsNotQuarantined(t *testing.T) {
 		}, time.Minute, 10*time.Millisecond, "%d", i)
 		require.True(t, claimed.GivenBack, "%d: %v", i, claimed.Err)
 		last := w.log("r1")
-		require.Contains(t, string(last[len(last)-1].Body), `"unreadable"`)
+		require.Contains(t, string(last[len(last)-1].Body), `"unavailable"`)
 		for range 3 {
 			_, err = f.Claim(t.Context(), publisher.ClaimSpec{})
 			require.ErrorIs(t, err, publisher.ErrNothing, "it is not given the run again")

@@ -13,8 +13,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Errors of this package. An error that ends the handle says so: the handle then returns the same error for every later
-// call, and only [Fleet.Resume] continues the run.
+// Errors of this package. Each is a verdict, which stored data or the arguments of the call prove, or unknown
+// (fleetclient.Unknown): what was asked has no answer here and now. Only verdicts, and errors of the work's own, end a
+// run as failed; see [Executor]. docs/sdk.md has the list.
+//
+// An error that ends the handle says so: the handle then returns the same error for every later call, and only
+// [Fleet.Resume] continues the run.
 var (
 	// Publishing.
 
@@ -31,7 +35,7 @@ var (
 	// ErrFleetFull is returned when the fleet's quota is used up and no space was freed in time; see [FullError] and
 	// Config.FullPatience. The event was not stored and nothing was dropped: publish it again later, or raise the
 	// quota.
-	ErrFleetFull = errors.New("fleet is full")
+	ErrFleetFull error = fleetclient.Unknown("fleet is full")
 	// ErrPayloadTooLarge is returned for an event that exceeds the message limit even after its large fields were moved
 	// to the blob store; see [PayloadTooLargeError].
 	ErrPayloadTooLarge = errors.New("event is too large")
@@ -53,7 +57,7 @@ var (
 	// event again to continue anyway.
 	ErrCancelRequested = errors.New("cancellation of the run was requested")
 	// ErrStopped is returned after Close of the fleet.
-	ErrStopped = errors.New("fleet handle is closed")
+	ErrStopped error = fleetclient.Unknown("fleet handle is closed")
 	// ErrUnrecorded is returned on a run of [Unrecorded] by methods that need a fleet: waits for an answer, other runs,
 	// and blobs. Use a recorded run for them; see [Connect].
 	ErrUnrecorded = errors.New("run is not recorded")
@@ -89,7 +93,7 @@ var (
 	ErrPointPurged = errors.New("the point is no longer kept")
 	// ErrEncrypted is returned for content that is encrypted with a key that this process does not have; the error
 	// names the key. Provide it in [Encryption].
-	ErrEncrypted = errors.New("the content is encrypted")
+	ErrEncrypted error = fleetclient.Unknown("the content is encrypted")
 
 	// Tool calls.
 
@@ -147,7 +151,7 @@ var (
 	ErrWaiting = errors.New("run waits and was released")
 	// ErrSignalsFull is returned for a signal to a run that already has schema.MaxSignals signals that are not
 	// consumed. Send it again later, under its id.
-	ErrSignalsFull = errors.New("run has too many unconsumed signals")
+	ErrSignalsFull error = fleetclient.Unknown("run has too many unconsumed signals")
 	// ErrSignalled is returned by End with RunEnd.NoSignals for a run with a signal that is not consumed. Nothing was
 	// published: act on the signal, then end the run.
 	ErrSignalled = errors.New("run has an unconsumed signal")
@@ -158,8 +162,9 @@ var (
 	ErrConfig = errors.New("invalid configuration")
 	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream or its settings do not exist.
 	// Start the fleet's daemon, which creates them: waymark serve --fleet NAME.
-	ErrNotProvisioned = errors.New("fleet is not provisioned")
-	// ErrBlob is returned for a blob that is missing, too large, or does not match its name.
+	ErrNotProvisioned error = fleetclient.Unknown("fleet is not provisioned")
+	// ErrBlob is returned for a blob that is missing, too large, or does not match its name. Without an answer of the
+	// blob store the error is ErrUnavailable.
 	ErrBlob = errors.New("blob cannot be loaded")
 	// ErrNoKey is what [Encryption].Key returns for a missing key.
 	ErrNoKey = encryption.ErrNoKey
@@ -173,14 +178,16 @@ var (
 	ErrNotEncryptable = encryption.ErrNoPlace
 )
 
-// unavailable reports that something could not be asked: the same request may succeed later.
-func unavailable(err error) bool {
-	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNoService) || errors.Is(err, errAgain)
+// unknown reports an error of this package that is no verdict.
+func unknown(err error) bool {
+	_, ok := errors.AsType[fleetclient.Unknown](err)
+	said, bySaid := errors.AsType[*schema.ServiceError](err)
+	return ok || bySaid && kinds[said.Code] == nil && said.Code != schema.CodeInvalidAnswer
 }
 
-// unpublished reports that an event or request found no place or no answer, which says nothing about the work.
-func unpublished(err error) bool {
-	return unavailable(err) || errors.Is(err, ErrUnresolved) || errors.Is(err, ErrFleetFull)
+// unavailable reports that something could not be asked: the same request may succeed later.
+func unavailable(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNoService)
 }
 
 func configError(field string, value any, rule string) error {

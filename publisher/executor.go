@@ -66,7 +66,9 @@ type ExecutorSpec struct {
 //   - a [*HeldError] of the run, or nil while a call is in doubt that must not run again: run.waiting for the
 //     settlement is published, once, and the run is released until then;
 //   - [ErrWaiting]: the run is released until it is answered;
-//   - [ErrUnavailable], [ErrUnresolved], [ErrFleetFull]: it is interrupted, because the work itself did not fail;
+//   - [ErrUnavailable], [ErrNoService]: it is interrupted, and the claim does not count as one without progress;
+//   - another error of this package that proves nothing (docs/sdk.md lists them), or that another version of the work
+//     cures, [ErrDiverged] and [ErrConfig]: the error is recorded, and the run is interrupted;
 //   - any other error, or a panic: it ends as failed, with the error's [Failure] if it has one.
 //
 // If the handle has ended (fenced, forked, regressed), the executor publishes nothing, whatever the work returns. It
@@ -97,7 +99,7 @@ type drive struct {
 	run      *Run
 	// taken: the drive is being finished, by its own goroutine or because its grace is over. Under Executor.mu.
 	taken bool
-	// raised: the log has the reason why no work could be made for the run.
+	// raised: the log has the reason why this executor cannot continue the run.
 	raised bool
 	// done is closed when the executor has finished with the run.
 	done chan struct{}

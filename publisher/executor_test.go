@@ -142,6 +142,10 @@ func TestExecutor_WorkResult_DecidesRun(t *testing.T) {
 			work:    func(context.Context, *publisher.Run) error { return fmt.Errorf("turn 1: %w", publisher.ErrUnavailable) },
 			outcome: publisher.OutcomeInterrupted, events: []string{"run.started", "run.interrupted"}, status: schema.StatusInterrupted,
 		},
+		"a refused permission is recorded, and others try": {
+			work:    func(context.Context, *publisher.Run) error { return fmt.Errorf("blob: %w", publisher.ErrNotPermitted) },
+			outcome: publisher.OutcomeInterrupted, events: []string{"run.started", "error.raised", "run.interrupted"}, status: schema.StatusInterrupted,
+		},
 		"a request for its end cancels it": {
 			work: func(ctx context.Context, _ *publisher.Run) error {
 				<-ctx.Done()

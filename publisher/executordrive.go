@@ -114,8 +114,10 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		return runWaits
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, ErrStopped):
 		return executorStops
-	case unpublished(err):
-		return notRecorded
+	case unavailable(err):
+		return notAnswered
+	case unknown(err), errors.Is(err, ErrDiverged), errors.Is(err, ErrConfig):
+		return notContinued
 	default:
 		return workFailed
 	}
@@ -222,8 +224,7 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 			return err
 		}
 	}
-	if t.on == notBegun && cause != nil && !d.raised {
-		// The error does not fail the run. It explains, in the run's log, why no executor can begin it.
+	if t.raises() && cause != nil && !d.raised {
 		if _, err := r.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: *recordedError(cause), Scope: "run"}}); err != nil {
 			return err
 		}

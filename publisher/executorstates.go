@@ -40,7 +40,8 @@ const (
 	executorStops
 	graceOver
 	notBegun
-	notRecorded
+	notContinued
+	notAnswered
 	handleAdopted
 	handleEnded
 	serverAway
@@ -61,6 +62,10 @@ type transition struct {
 	ended schema.Status
 }
 
+// raises reports whether the error of the work is recorded: it does not fail the run, and says why this executor cannot
+// continue it.
+func (t *transition) raises() bool { return t.interrupted == schema.InterruptedPreempted }
+
 // transitions of an active run. After each of them the executor has finished with the run.
 var transitions = []transition{
 	{on: workDone, when: "work returns nil", to: OutcomeCompleted, ended: schema.StatusCompleted},
@@ -72,7 +77,8 @@ var transitions = []transition{
 	{on: executorStops, when: "work stops because the executor does", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
 	{on: graceOver, when: "work does not stop within the grace", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
 	{on: notBegun, when: "no work can be made for the run", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
-	{on: notRecorded, when: "work cannot record what it does", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
+	{on: notContinued, when: "work diverges from its record, or this executor is not set up for it", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
+	{on: notAnswered, when: "work gets no answer of the fleet", to: OutcomeInterrupted, interrupted: schema.InterruptedUnavailable},
 	{on: workEnded, when: "work ended the run itself"},
 	{on: workReleased, when: "work interrupted the run itself", to: OutcomeInterrupted},
 	{on: handleAdopted, when: "another executor adopts the handle", to: OutcomeHandedOver},

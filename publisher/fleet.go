@@ -127,19 +127,6 @@ func (f *Fleet) isStopped() bool {
 	return f.stopped
 }
 
-// insist retries do while the service that it needs is unavailable, until ctx ends; most bounds each try.
-func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
-	wait := pauses()
-	for {
-		try, cancel := context.WithTimeout(ctx, most)
-		err := do(try)
-		cancel()
-		if err == nil || !unavailable(err) || !wait.Wait(ctx) {
-			return err
-		}
-	}
-}
-
 // RunSpec describes a new run.
 type RunSpec struct {
 	// ID of the run: [A-Za-z0-9][A-Za-z0-9_-]{0,63}. Required.

@@ -37,7 +37,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 	wait := pauses()
 	for {
 		err := eventlog.Read(ctx, a.js, a.names, a.run, last+1, func(rec schema.Record) error {
-			keys, err := a.keys.Keys(ctx)
+			keys, err := a.Keys(ctx)
 			if err != nil {
 				return err
 			}

@@ -83,7 +83,7 @@ func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield
 	begin := func(context.Context) { head, order, passed = schema.NewHead(r.opts.Fleet, run), schema.Order{}, 0 }
 	request := &schema.GetRequest{View: schema.ViewEvents, At: atOf(point)}
 	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, request, begin, func(ctx context.Context, rec schema.Record) error {
-		keys, err := r.keys.Keys(ctx)
+		keys, err := r.Keys(ctx)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 		a.held = append(a.held, rec)
 		return nil
 	}
-	keys, err := a.reader.keys.Keys(ctx)
+	keys, err := a.reader.Keys(ctx)
 	if err != nil {
 		return err
 	}

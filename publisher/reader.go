@@ -224,8 +224,27 @@ func (r *Reader) service() *fleetclient.Client {
 }
 
 // Keys returns the keys that verify the fleet's control events, read at most schema.KeysFresh ago. Use it to fold
-// records of [Reader.Events]: call it once a record is there.
-func (r *Reader) Keys(ctx context.Context) (*schema.Keys, error) { return r.keys.Keys(ctx) }
+// records of [Reader.Events]: call it once a record is there. It returns [ErrUnavailable].
+func (r *Reader) Keys(ctx context.Context) (*schema.Keys, error) {
+	keys, err := r.keys.Keys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return keys, nil
+}
+
+// insist retries do while what it needs is unavailable, until ctx ends; most bounds each try.
+func (r *Reader) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
+	wait := pauses()
+	for {
+		try, cancel := context.WithTimeout(ctx, most)
+		err := do(try)
+		cancel()
+		if err == nil || !unavailable(err) || !wait.Wait(ctx) {
+			return err
+		}
+	}
+}
 
 // Name of the fleet.
 func (r *Reader) Name() string { return r.opts.Fleet }

@@ -87,8 +87,8 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *RunInterruptedData:
 		h.leave(StatusInterrupted)
 		waits := d.Reason == InterruptedWaiting && h.Status == StatusWaiting
-		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnreadable || waits; uncounted && h.Stalled > 0 {
-			h.Stalled-- // its executor was stopped, lacks a key, or started to wait after a signal: no fault of the run
+		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnavailable || waits; uncounted && h.Stalled > 0 {
+			h.Stalled-- // its executor was stopped, lacks a key or an answer, or started to wait after a signal: no fault of the run
 		}
 	case *RunEndedData:
 		h.Status = Status(d.Status)

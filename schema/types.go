@@ -312,8 +312,8 @@ func (*RunOrphanedData) EventName() string { return RunOrphaned }
 
 // RunInterruptedData says that the executor stopped cleanly and left the run to another executor.
 type RunInterruptedData struct {
-	// Reason is shutdown, preempted, unreadable, budget or waiting: the run needs no executor until it is answered.
-	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unreadable|budget|waiting"`
+	// Reason is shutdown, preempted, unavailable, budget or waiting: the run needs no executor until it is answered.
+	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unavailable|budget|waiting"`
 	Extra  jsontext.Value `json:",embed"`
 }
 

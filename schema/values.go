@@ -127,9 +127,9 @@ const (
 	InterruptedShutdown = "shutdown"
 	// InterruptedPreempted leaves the run to another executor, because this one cannot continue it.
 	InterruptedPreempted = "preempted"
-	// InterruptedUnreadable leaves the run to an executor that has the keys of its content. The claim before it does
-	// not count either: it is no fault of the run.
-	InterruptedUnreadable = "unreadable"
+	// InterruptedUnavailable leaves the run to an executor that has the keys of its content, or to a time at which the
+	// fleet answers. The claim before it does not count either: it is no fault of the run.
+	InterruptedUnavailable = "unavailable"
 	// InterruptedBudget: the executor has used up its budget.
 	InterruptedBudget = "budget"
 	// InterruptedWaiting: the run needs no executor until it is answered.

@@ -348,7 +348,7 @@ func (s *Log) life() {
 	case 0:
 		s.write(s.waiting(), 0)
 	case 1:
-		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting", "unreadable")}, 0)
+		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting", "unavailable")}, 0)
 	case 2:
 		s.control(&schema.RunOrphanedData{Executor: s.Head.Executor}, max(s.Head.Epoch, 1))
 	case 3:

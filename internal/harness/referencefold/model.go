@@ -438,7 +438,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 	case *schema.RunInterruptedData:
 		waits := d.Reason == schema.InterruptedWaiting && len(m.waits) > 0 && !m.cancelled
-		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnreadable || waits {
+		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnavailable || waits {
 			m.claims = max(m.claims-1, 0)
 		}
 		m.gone = schema.StatusInterrupted

@@ -61,8 +61,8 @@ var publisherErrors = []sentinel{
 	{publisher.ErrUnresolved, Unavailable, "try again: an event is never stored twice"},
 	{publisher.ErrNotPermitted, Refused, ""},
 	{publisher.ErrUnavailable, Unavailable, "try again"},
-	{publisher.ErrEncrypted, Usage, "provide the key with --key-file FILE, or in WAYMARK_KEY_FILE"},
 	{publisher.ErrNotDecrypted, Damaged, "provide the key that the run was written with; if this is that key, do not trust the run"},
+	{publisher.ErrEncrypted, Usage, "provide the key with --key-file FILE, or in WAYMARK_KEY_FILE"},
 	{publisher.ErrConfig, Usage, ""},
 }
 

@@ -31,8 +31,8 @@ const (
 	// batchChunks and batchBytes bound one request for chunks.
 	batchChunks = 64
 	batchBytes  = 4 << 20
-	// patience is how long a server may take between two chunks.
-	patience = 5 * time.Second
+	// patience is how long a server may take for a description, and between two chunks: then its answer is lost.
+	patience = 2 * time.Second
 	// staleWait is the pause before a lagging replica is asked again.
 	staleWait = 20 * time.Millisecond
 )
@@ -76,6 +76,8 @@ func (s *Store) description(name string) string {
 
 // info returns the description of a run's object. Any client that may write to the store may have written it.
 func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	msg, err := s.stream.GetLastMsgForSubject(ctx, s.description(schema.BlobName(run, digest)))
 	if err != nil {
 		return nil, fmt.Errorf("its description: %w", translate(err))

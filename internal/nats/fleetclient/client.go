@@ -273,7 +273,7 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 				// The daemon may send more now. If this message is lost, the answer stops, and the request is sent
 				// again.
 				if err := schema.CheckReply(m.Reply); err != nil {
-					return fmt.Errorf("reply %d: %w", a.next-1, err)
+					return fmt.Errorf("%w: reply %d: %w", ErrBadAnswer, a.next-1, err)
 				}
 				if err := c.Conn.Publish(m.Reply, nil); err != nil {
 					return fmt.Errorf("%w: %w", errBroken, err)
@@ -295,7 +295,7 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 			}
 			return fmt.Errorf("%w: nothing after reply %d for %s", errBroken, a.next-1, patience)
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 		}
 	}
 }

@@ -94,7 +94,7 @@ type Direct struct {
 	inbox   string
 	msgs    chan *nats.Msg
 	sub     *nats.Subscription
-	closed  chan nats.Status
+	lost    chan nats.Status
 }
 
 // Dial makes one. room is the capacity for messages of one answer: nats.go drops messages beyond it.
@@ -106,20 +106,21 @@ func Dial(js jetstream.JetStream, stream string, room int) (*Direct, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.sub, d.closed = sub, nc.StatusChanged(nats.CLOSED)
+	d.sub, d.lost = sub, nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	return d, nil
 }
 
 // Close ends the subscription.
 func (d *Direct) Close() {
-	d.js.Conn().RemoveStatusListener(d.closed)
+	d.js.Conn().RemoveStatusListener(d.lost)
 	_ = d.sub.Unsubscribe() // a closed connection has no subscription to end
 }
 
 // Ask sends one request and passes its answer on, message by message, until handle returns done: status is empty for
 // a message of the stream and set for a status message. An answer that breaks off is an error, never a short one:
-// [nats.ErrTimeout] after the given silence (0: as long as ctx lasts), [nats.ErrNoResponders] if no server has the
-// stream. After an error of Ask itself the Direct is unusable.
+// [nats.ErrTimeout] after the given silence (0: as long as ctx lasts), [nats.ErrConnectionReconnecting] or
+// [nats.ErrConnectionClosed] once the connection is lost, [nats.ErrNoResponders] if no server has the stream. After an
+// error of Ask itself the Direct is unusable.
 func (d *Direct) Ask(ctx context.Context, silence time.Duration, what GetRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
 	body, err := json.Marshal(what)
 	if err != nil {
@@ -143,8 +144,11 @@ func (d *Direct) Ask(ctx context.Context, silence time.Duration, what GetRequest
 			if silence > 0 {
 				timer.Reset(silence)
 			}
-		case <-d.closed:
-			return nats.ErrConnectionClosed
+		case now := <-d.lost:
+			if now == nats.CLOSED {
+				return nats.ErrConnectionClosed
+			}
+			return nats.ErrConnectionReconnecting // an answer on its way never comes
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-timer.C:

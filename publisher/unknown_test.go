@@ -1,0 +1,241 @@
+package publisher_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// line is a client's connection on which requests about one subject get lost.
+type line struct {
+	// about is part of the subjects.
+	about string
+	// deaf loses the requests. cut breaks the connection with the next of them on its way.
+	deaf, cut atomic.Bool
+	// requests counts those that were sent.
+	requests atomic.Int64
+}
+
+func (l *line) Dial(network, address string) (net.Conn, error) {
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &lineConn{c, l}, nil
+}
+
+type lineConn struct {
+	net.Conn
+	*line
+}
+
+func (c *lineConn) Write(b []byte) (int, error) {
+	if n := bytes.Count(b, []byte(c.about)); n > 0 {
+		c.requests.Add(int64(n))
+		if c.cut.CompareAndSwap(true, false) {
+			_ = c.Close()
+			return len(b), nil
+		}
+		if c.deaf.Load() {
+			return len(b), nil
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+const (
+	aboutBlobs = "DIRECT.GET.OBJ_"
+	aboutLog   = "DIRECT.GET.WAYMARK_EVENTS"
+)
+
+// on is the configuration of an executor behind the line.
+func (l *line) on(w *world, name string) func(*publisher.Config) {
+	return func(c *publisher.Config) {
+		c.Executor = name
+		c.Conn = w.server.Conn(w.tb, nats.ReconnectBufSize(-1), nats.SetCustomDialer(l), nats.ReconnectWait(time.Millisecond))
+	}
+}
+
+// impatient gives answers up soon.
+func impatient(c *publisher.Config) { c.RequestTimeout, c.PublishTimeout = time.Second, time.Second }
+
+// loops is an executor's spec with one loop, of the agent coder.
+func loops(l publisher.Loop) func(*publisher.ExecutorSpec) {
+	return func(s *publisher.ExecutorSpec) { s.Loops, s.Capacity = map[string]publisher.Loop{"coder": l}, 1 }
+}
+
+// submitLarge hands in a run whose task is in the object store.
+func submitLarge(w *world) {
+	w.tb.Helper()
+	_, err := w.fleet(named("client")).Submit(w.tb.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", Task: strings.Repeat("x", big)})
+	require.NoError(w.tb, err)
+}
+
+func TestLoop_ConnectionBreaksWhileALargeFieldIsLoaded_RunCompletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	submitLarge(w)
+	l := &line{about: aboutBlobs}
+	l.cut.Store(true)
+	ex := serveRuns(t, w.fleet(l.on(w, "exec-1")), nil, loops(publisher.Loop{Model: new(scripted).model}))
+	got := ex.outcome(t, "r1")
+	require.NoError(t, got.err)
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "the lost request is sent again")
+	require.False(t, l.cut.Load())
+}
+
+// returned is an executor whose run is given back while something is away, and completed once it is there again.
+func returned(t *testing.T, w *world, l *line) {
+	t.Helper()
+	l.deaf.Store(true)
+	ex := serveRuns(t, w.fleet(l.on(w, "exec-1"), impatient), nil, loops(publisher.Loop{Model: new(scripted).model}))
+	got := ex.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeInterrupted, got.outcome, "%v", got.err)
+	require.ErrorIs(t, got.err, publisher.ErrUnavailable)
+	require.Zero(t, w.fold("r1").Head.Stalled, "it is no fault of the run")
+	l.deaf.Store(false)
+	for got.outcome == publisher.OutcomeInterrupted {
+		got = ex.outcome(t, "r1")
+	}
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "%v", got.err)
+}
+
+func TestLoop_ObjectStoreAway_RunIsGivenBackAndCompletesLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	submitLarge(w)
+	returned(t, w, &line{about: aboutBlobs})
+}
+
+func TestLoop_LogNotReadAsItBegins_RunIsGivenBackAndCompletesLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	_, err := w.fleet(named("client")).Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", Task: "write it"})
+	require.NoError(t, err)
+	returned(t, w, &line{about: aboutLog})
+}
+
+func TestLoop_ParentRemovedBeforeTheChildsFirstTurn_ChildCompletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	parent := start(t, f, "p1")
+	offer, err := parent.Handoff("task_complete").ID("h1").NextAgent("coder").Offer(t.Context())
+	require.NoError(t, err)
+	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1", Task: "carry on"})
+	require.NoError(t, err)
+	require.NoError(t, parent.End(t.Context(), publisher.RunEnd{}))
+	body, err := json.Marshal(&schema.EraseRequest{By: "ann", Force: true})
+	require.NoError(t, err)
+	_, err = w.nc.Request(schema.ServiceSubject(schema.VerbErase, "default", "p1"), body, patience)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := f.Head(t.Context(), "p1")
+		return errors.Is(err, publisher.ErrRunErased)
+	}, patience, 10*time.Millisecond)
+	ex := serveRuns(t, f, nil, loops(publisher.Loop{Model: new(scripted).model}))
+	require.NoError(t, ex.Adopt(child))
+	got := ex.outcome(t, "c1")
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "%v", got.err)
+}
+
+// searching is own work that asks for one call with these arguments. In epoch 1 its tool reports that it began, and
+// stops with its executor.
+func searching(arguments string, began chan<- struct{}) publisher.Work {
+	return func(ctx context.Context, run *publisher.Run) error {
+		call := publisher.ToolCall{ID: "c1", Name: "search", Arguments: raw(arguments), Replay: schema.ReplayPure}
+		_, err := run.Turn(1).Tool(ctx, call, func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+			if inv.Epoch > 1 {
+				return publisher.Result("found")
+			}
+			close(began)
+			<-ctx.Done()
+			return publisher.ToolResult{}, context.Cause(ctx)
+		})
+		return err
+	}
+}
+
+// A deploy of work that asks for another call than the recorded one, three claims, and a rollback.
+func TestExecutor_WorkDiverges_RunIsQuarantinedAndARollbackCompletesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	claims := func(s *publisher.ExecutorSpec) { s.Capacity = 1 }
+	began := make(chan struct{})
+	before := serveRuns(t, w.fleet(), searching(`{"q":"x"}`, began))
+	begin(t, before, "r1")
+	<-began
+	require.NoError(t, before.stop())
+	require.Equal(t, publisher.OutcomeInterrupted, before.outcome(t, "r1").outcome)
+
+	after := serveRuns(t, w.fleet(named("exec-2")), searching(`{"query":"x"}`, nil), claims)
+	for range schema.DefaultMaxClaims {
+		got := after.outcome(t, "r1")
+		require.Equal(t, publisher.OutcomeInterrupted, got.outcome, "%v", got.err)
+		require.ErrorIs(t, got.err, publisher.ErrDiverged)
+	}
+	require.NoError(t, after.stop())
+	head := w.fold("r1").Head
+	require.True(t, head.Status.Claimable())
+	require.Equal(t, schema.DefaultMaxClaims, head.Stalled, "no executor claims it any more")
+	require.Contains(t, head.LastError.Message, "diverged from its record")
+
+	rolled := w.fleet(named("exec-3"))
+	_, err := rolled.Release(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	back := serveRuns(t, rolled, searching(`{"q":"x"}`, nil), claims)
+	got := back.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "%v", got.err)
+}
+
+func TestBlob_StoreAway_IsUnavailableAndNotDamaged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	require.NoError(t, run.AddMessage(t.Context(), user(strings.Repeat("x", big))))
+	ref := run.State().Messages[0].Refs[0].DataRef
+	l := &line{about: aboutBlobs}
+	f := w.fleet(l.on(w, "exec-2"), impatient)
+	l.deaf.Store(true)
+	_, err := f.Blob(t.Context(), ref)
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.NotErrorIs(t, err, publisher.ErrBlob)
+}
+
+// The result of a run is in an object store that is away for a while.
+func TestResult_ObjectStoreAway_Waits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	run := start(t, w.fleet(), "r1")
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Output: raw(`"` + strings.Repeat("x", big) + `"`)}))
+	l := &line{about: aboutBlobs}
+	f := w.fleet(l.on(w, "exec-2"), func(c *publisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
+	l.deaf.Store(true)
+	go func() {
+		for l.requests.Load() < 3 { // longer than one deadline
+			time.Sleep(time.Millisecond)
+		}
+		l.deaf.Store(false)
+	}()
+	result, err := f.Result(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Len(t, result.Output, big+2)
+}
