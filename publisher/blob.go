@@ -167,19 +167,17 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
 	defer done()
-	err := f.insistOnBlob(ctx, run, digest, text)
+	// A try may take as long as a slow transfer. A repeated put is safe, because the name is the content's hash.
+	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
+	err := f.insist(ctx, most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
+	if err == nil {
+		f.kept.add(schema.BlobName(run, digest), text)
+	}
 	return ref, permitted(ctx, err)
 }
 
 // blobPace is the minimum transfer rate of a blob, in bytes a second, that the timeout of a put assumes.
 const blobPace = 1 << 20
-
-// insistOnBlob stores a blob and retries until ctx ends while the store is unavailable. A repeated put is safe, because
-// the name is the content's hash.
-func (f *Fleet) insistOnBlob(ctx context.Context, run, digest string, text []byte) error {
-	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
-	return f.insist(ctx, most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
-}
 
 func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) error {
 	store, err := f.blobStore(ctx)
@@ -197,7 +195,8 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 
 // Blob loads the blob that a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. It accepts only the
 // scheme waymark-blob. While the blob store does not answer, it asks again until Config.RequestTimeout is over. It
-// returns [ErrBlob], [ErrUnavailable], [ErrNotPermitted] and [ErrNotProvisioned].
+// returns [ErrBlob], [ErrUnavailable], [ErrNotPermitted] and [ErrNotProvisioned]. A [Fleet] returns blobs that it keeps
+// in memory without a request.
 func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	run, digest, err := schema.ParseDataRef(dataref)
 	if err != nil {
@@ -211,7 +210,10 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	defer cancel()
 	ctx, done := r.denied.Context(ctx, schema.BlobBucket(r.opts.Fleet))
 	defer done()
-	var content []byte
+	content := r.kept.get(name)
+	if content != nil {
+		return content, nil
+	}
 	err = r.insist(ctx, r.opts.RequestTimeout, func(ctx context.Context) error {
 		store, err := r.blobStore(ctx)
 		if err == nil {
@@ -229,6 +231,9 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 		}
 		return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
 	})
+	if err == nil {
+		r.kept.add(name, content)
+	}
 	return content, permitted(ctx, err)
 }
 

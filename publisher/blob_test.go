@@ -88,6 +88,8 @@ func TestBlob_Damaged_Detected(t *testing.T) {
 	content, err := f.Blob(t.Context(), ref)
 	require.NoError(t, err)
 	require.Len(t, content, big+2)
+	reader, err := publisher.NewReader(t.Context(), publisher.Config{Conn: w.nc}) // it keeps nothing in memory
+	require.NoError(t, err)
 
 	small := w.fleet(func(c *publisher.Config) { c.MaxBlob = 1000 })
 	_, err = small.Blob(t.Context(), ref)
@@ -99,11 +101,11 @@ func TestBlob_Damaged_Detected(t *testing.T) {
 	name := strings.TrimPrefix(ref, "waymark-blob:")
 	_, err = store.PutBytes(t.Context(), name, []byte(`"swapped"`))
 	require.NoError(t, err)
-	_, err = f.Blob(t.Context(), ref)
+	_, err = reader.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, publisher.ErrBlob)
-	require.ErrorIs(t, f.Hydrate(t.Context(), run.State()), publisher.ErrBlob)
+	require.ErrorIs(t, reader.Hydrate(t.Context(), run.State()), publisher.ErrBlob)
 	require.NoError(t, store.Delete(t.Context(), name))
-	_, err = f.Blob(t.Context(), ref)
+	_, err = reader.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, publisher.ErrBlob)
 	for _, foreign := range []string{"http://127.0.0.1/x", "file:///etc/passwd", "waymark-blob:r1.sha256-00"} {
 		_, err = f.Blob(t.Context(), foreign)

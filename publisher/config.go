@@ -86,7 +86,8 @@ type Config struct {
 	// PolicyMode is [PolicyEnforce] (the default) or [PolicyObserve].
 	PolicyMode PolicyMode
 
-	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
+	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB. A [Fleet] keeps as many bytes of blobs in memory,
+	// and at most [MaxKeptBlobs].
 	MaxBlob int64
 
 	// Redaction is applied to every event before it leaves this process; nil means no redaction.

@@ -40,6 +40,8 @@ type Reader struct {
 
 	blobMu sync.Mutex
 	blobs  *blob.Store
+	// kept are blobs in memory; none for a reader that is not a [Fleet].
+	kept blobCache
 }
 
 // reconnectWait is the wait between reconnects. They go on for ever; the default client would stop after sixty.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -22,8 +24,9 @@ import (
 type line struct {
 	// about is part of the subjects.
 	about string
-	// deaf loses the requests. cut breaks the connection with the next of them on its way.
-	deaf, cut atomic.Bool
+	// deaf is the number of requests that are still lost. cut breaks the connection with the next one on its way.
+	deaf atomic.Int64
+	cut  atomic.Bool
 	// requests counts those that were sent.
 	requests atomic.Int64
 }
@@ -48,7 +51,8 @@ func (c *lineConn) Write(b []byte) (int, error) {
 			_ = c.Close()
 			return len(b), nil
 		}
-		if c.deaf.Load() {
+		if c.deaf.Load() > 0 {
+			c.deaf.Add(-1)
 			return len(b), nil
 		}
 	}
@@ -100,13 +104,13 @@ func TestLoop_ConnectionBreaksWhileALargeFieldIsLoaded_RunCompletes(t *testing.T
 // returned is an executor whose run is given back while something is away, and completed once it is there again.
 func returned(t *testing.T, w *world, l *line) {
 	t.Helper()
-	l.deaf.Store(true)
+	l.deaf.Store(math.MaxInt64)
 	ex := serveRuns(t, w.fleet(l.on(w, "exec-1"), impatient), nil, loops(publisher.Loop{Model: new(scripted).model}))
 	got := ex.outcome(t, "r1")
 	require.Equal(t, publisher.OutcomeInterrupted, got.outcome, "%v", got.err)
 	require.ErrorIs(t, got.err, publisher.ErrUnavailable)
 	require.Zero(t, w.fold("r1").Head.Stalled, "it is no fault of the run")
-	l.deaf.Store(false)
+	l.deaf.Store(0)
 	for got.outcome == publisher.OutcomeInterrupted {
 		got = ex.outcome(t, "r1")
 	}
@@ -213,7 +217,7 @@ func TestBlob_StoreAway_IsUnavailableAndNotDamaged(t *testing.T) {
 	ref := run.State().Messages[0].Refs[0].DataRef
 	l := &line{about: aboutBlobs}
 	f := w.fleet(l.on(w, "exec-2"), impatient)
-	l.deaf.Store(true)
+	l.deaf.Store(math.MaxInt64)
 	_, err := f.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, publisher.ErrUnavailable)
 	require.NotErrorIs(t, err, publisher.ErrBlob)
@@ -228,14 +232,38 @@ func TestResult_ObjectStoreAway_Waits(t *testing.T) {
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Output: raw(`"` + strings.Repeat("x", big) + `"`)}))
 	l := &line{about: aboutBlobs}
 	f := w.fleet(l.on(w, "exec-2"), func(c *publisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
-	l.deaf.Store(true)
-	go func() {
-		for l.requests.Load() < 3 { // longer than one deadline
-			time.Sleep(time.Millisecond)
-		}
-		l.deaf.Store(false)
-	}()
+	l.deaf.Store(3) // each takes as long as a deadline
 	result, err := f.Result(t.Context(), "r1")
 	require.NoError(t, err)
 	require.Len(t, result.Output, big+2)
+}
+
+// Each turn brings one more large result, and each request to the model needs all of them.
+func TestLoop_LargeResults_AreReadOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	const results = 12
+	m := &scripted{answers: make(map[int32]publisher.Answer)}
+	for i := range int32(results) {
+		m.answers[i+1] = calls(call("", "look", fmt.Sprintf(`{"at":%d}`, i)))
+	}
+	tool := look(func(_ context.Context, at int) (string, error) { return strings.Repeat("x", big+at), nil })
+	l := &line{about: aboutBlobs}
+	run := start(t, w.fleet(l.on(w, "exec-1")), "r1")
+	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}, AwaitResults: true}.Work(t.Context(), run))
+	require.LessOrEqual(t, l.requests.Load(), int64(results), "only each put looks for an earlier one")
+
+	other := &line{about: aboutBlobs}
+	again := w.fleet(other.on(w, "exec-2"))
+	taken, err := again.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	require.NoError(t, err)
+	first, err := taken.Conversation(t.Context())
+	require.NoError(t, err)
+	read := other.requests.Load()
+	require.Positive(t, read)
+	second, err := taken.Conversation(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+	require.Equal(t, read, other.requests.Load(), "the executor has them")
 }

@@ -421,10 +421,12 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 			stop()
 			<-ended
 		}()
+		reader, err := publisher.NewReader(ctx, publisher.Config{Conn: executor.Conn(), Fleet: fleet}) // the executor keeps it in memory
+		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			swapped, err := executor.Get(ctx, "blobs")
+			swapped, err := reader.Get(ctx, "blobs")
 			require.NoError(t, err)
-			err = executor.Hydrate(ctx, swapped)
+			err = reader.Hydrate(ctx, swapped)
 			return errors.Is(err, publisher.ErrBlob)
 		}, securedWait, pollEvery, "it is told")
 	})
