@@ -126,7 +126,7 @@ func TestSteps_Pasted_DecideOnlyTheirLine(t *testing.T) {
 	list := steps(prompt.Prompt{}, h, true)
 	require.Len(t, list, 8)
 	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
-	require.Equal(t, append(list, "see what the next executor does with the calls in doubt: waymark plan r"), steps(prompt.Prompt{}, h, true),
+	require.Equal(t, append(list, "see what the next executor does with the calls in doubt, and how to settle them: waymark plan r"), steps(prompt.Prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run the text in front of it")
