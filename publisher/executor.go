@@ -36,7 +36,7 @@ type ExecutorSpec struct {
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
 	// Capacity is the number of active runs at which the executor claims no more; 0 means 100, and a negative number
-	// means that it claims none. Start and Adopt ignore it. So does the retry of a run that was claimed earlier and
+	// means that it claims none. Waiting runs count, too, unless WaitDetached releases them. Start and Adopt ignore it. So does the retry of a run that was claimed earlier and
 	// could not be resumed at once; see [Fleet.Claim].
 	Capacity int
 	// Grace is how long work may take to stop after Serve's ctx has ended, and how long the executor then tries to
@@ -46,9 +46,10 @@ type ExecutorSpec struct {
 	// it. Then it gives the run up, and the run is orphaned. While the server is disconnected or the fleet is full, the
 	// executor keeps trying. 0 means one minute.
 	Patience time.Duration
-	// WaitDetached releases waiting runs: Ask, AwaitInput and AwaitSettled return [ErrWaiting] instead of waiting, and
-	// the work should return it. The run then needs no memory until it is answered. The executor that claims it next
-	// reaches the same question and gets the answer.
+	// WaitDetached releases waiting runs: Ask, AwaitInput, AwaitSettled and AwaitSignal return [ErrWaiting] instead of
+	// waiting, and the work, or its pure or idempotent tool, should return it. The run then needs no memory and no
+	// capacity until it is answered. The executor that claims it next reaches the same question, runs the tool again, and
+	// gets the answer.
 	WaitDetached bool
 	// AllowGaps as in [ClaimSpec].
 	AllowGaps bool

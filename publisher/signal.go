@@ -5,6 +5,7 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -139,16 +140,45 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 
 // AwaitSignal waits until the run has a signal with which no turn was started, and returns [Run.Signals]. A tool that
 // only calls AwaitSignal lets the model of a [Loop] wait for messages: the model gets them after the tool's result; see
-// [Invocation.Run]. It waits even under an [Executor] with WaitDetached. Its errors are those of [Run.Signals],
-// [ErrCancelRequested] after a request to cancel the run, and the error that ended the handle.
+// [Invocation.Run]. Under an [Executor] with WaitDetached it releases the run, as [Run.Ask] does, until a signal is sent
+// or the deadline of the tool is over. Its errors are those of [Run.Signals] and [Run.Ask].
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
 	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return nil, err
 	}
-	if err := r.await(ctx, "a signal", false, func(fold *localFold) (bool, error) { return fold.signalled(), nil }); err != nil {
+	if r.detached() {
+		if err := r.askSignal(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.await(ctx, "a signal", false, func(fold *localFold) (bool, error) { return fold.head.Signalled(), nil }); err != nil {
 		return nil, err
 	}
 	return r.Signals(ctx)
+}
+
+// askSignal publishes that the run waits for a signal, once, and returns [ErrWaiting]; nil if there is a signal.
+func (r *Run) askSignal(ctx context.Context) error {
+	head, name := r.Head(), "work"
+	if head.Signalled() {
+		return nil
+	}
+	wait := schema.RunWaitingData{Reason: schema.WaitSignal}
+	if inv := InvocationOf(ctx); inv.run == r {
+		name = fmt.Sprintf("%d.%s.%d", inv.Key.Turn, inv.Key.ToolCallID, inv.Key.Occurrence)
+		if ends, ok := ctx.Deadline(); ok {
+			wait.ExpiresAt = schema.FormatTime(r.fleet.cfg.Now().Add(time.Until(ends)))
+		}
+	}
+	wait.InterruptID = head.DerivedID("signal.", name)
+	_, err := r.ask(ctx, wait, true)
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonSignal {
+		return nil // it arrived at this moment
+	}
+	if errors.Is(err, ErrInputExpired) {
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
 }
 
 // ConsumeSignals publishes signal.consumed: the executor has acted on these signals. Act first: if another executor
@@ -156,11 +186,6 @@ func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
 func (r *Run) ConsumeSignals(ctx context.Context, ids ...string) error {
 	_, err := r.publish(ctx, draft{data: &schema.SignalConsumedData{SignalIDs: ids}})
 	return err
-}
-
-// signalled reports whether the run has a signal with which no turn was started.
-func (f *localFold) signalled() bool {
-	return slices.ContainsFunc(f.head.Signals, func(s schema.OpenSignal) bool { return s.Turn == 0 })
 }
 
 // signalGuard names the signals that prevent an event's publication. They are looked for in the known state of the run,

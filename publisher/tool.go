@@ -85,7 +85,8 @@ func Result(v any) (ToolResult, error) {
 // (tool.decided of the policy waymark.begin). So an executor that was paused or cut off learns of a takeover before its
 // tool runs.
 //
-// If the context ends before the tool returned, no outcome is recorded and the call stays open. If a tool ran but its
+// If the context ends before the tool returned, or the tool returns [ErrWaiting], no outcome is recorded and the call
+// stays open. If a tool ran but its
 // outcome could not be published, this handle does not run it again: Tool returns its result with the error, and a
 // repeated call publishes it. Parallel calls of one turn may run in several goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
@@ -297,8 +298,8 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	result, err := protect(withInvocation(ctx, inv), r.fleet.tool(c.tool), inv)
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
-	if err != nil && ctx.Err() != nil {
-		// The effect of the tool is unknown: record no outcome.
+	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting)) {
+		// The effect of the tool is unknown, or the tool runs again once the run has its answer: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok && !c.open.Replay.Rerunnable() {

@@ -77,7 +77,8 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 //
 // It returns [ErrInputCancelled] and [ErrInputExpired] together with the answer that says so, [ErrCancelRequested]
 // after a request to cancel the run, the error that ended the handle, and the errors of publishing. Under an [Executor]
-// with WaitDetached it does not wait but returns [ErrWaiting], which the work should return.
+// with WaitDetached it does not wait but returns [ErrWaiting], which the work or the tool should return; a hold or verify
+// tool gets [ErrConfig] instead, because it cannot run again.
 //
 // A ResponseSchema that no answer can be checked against is [ErrConfig]: the question could only be cancelled.
 //
@@ -122,7 +123,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	if err := checkResponseSchema(d.ResponseSchema); err != nil {
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, err)
 	}
-	if err := r.ledger.ended(); err != nil {
+	if err := errors.Join(r.mayWait(ctx), r.ledger.ended()); err != nil {
 		return schema.RunInputData{}, err
 	}
 	_, state := with2(r.ledger, func(l *ledger) (schema.RunInputData, inputState) { return l.fold.input(d.InterruptID) })
@@ -137,6 +138,9 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 // AwaitInput waits for the answer to an open question; see [Run.Ask]. It returns [ErrUnknownInterrupt] if the run
 // neither waits for it nor has its answer.
 func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInputData, error) {
+	if err := r.mayWait(ctx); err != nil {
+		return schema.RunInputData{}, err
+	}
 	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return schema.RunInputData{}, err
 	}
@@ -235,8 +239,22 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 // awaitThat waits until done returns true or an error. done is called under the ledger's lock whenever the run has
 // changed. Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting.
 func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
+	return r.await(ctx, what, r.detached(), done)
+}
+
+// detached reports whether the executor of the run releases it when it waits.
+func (r *Run) detached() bool {
 	driver := r.driver.Load()
-	return r.await(ctx, what, driver != nil && driver.executor.spec.WaitDetached, done)
+	return driver != nil && driver.executor.spec.WaitDetached
+}
+
+// mayWait refuses to release the run from inside a tool that cannot run again.
+func (r *Run) mayWait(ctx context.Context) error {
+	if inv := InvocationOf(ctx); inv.run == r && r.detached() && !inv.replay.Rerunnable() {
+		return fmt.Errorf("run %s: tool %s: %w", r.id, inv.Name, configError("Replay", inv.replay,
+			"a tool that waits for people or messages under an executor with WaitDetached runs again after the answer: make it pure or idempotent"))
+	}
+	return nil
 }
 
 // await is awaitThat. detached: it does not wait.

@@ -467,6 +467,9 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		}
 		o.Occurrence = max(o.Occurrence, 1)
 	}
+	if d.Reason == WaitSignal && h.Signalled() {
+		return rejected(ReasonSignal, "the run has a signal")
+	}
 	if d.Reason == WaitToolInDoubt {
 		// A settled call would end no wait, so the wait is refused.
 		switch {

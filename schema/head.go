@@ -137,7 +137,7 @@ func (c *OpenCall) IdempotencyKey(run string) string {
 // OpenInterrupt is one wait of the run.
 type OpenInterrupt struct {
 	InterruptID string `json:"interrupt_id" check:"max=259,text"`
-	Reason      string `json:"reason" check:"oneof=human_input|tool_approval|external_system|auth|tool_in_doubt"`
+	Reason      string `json:"reason" check:"oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal"`
 	ToolCallID  string `json:"tool_call_id,omitzero" check:"max=259,text"`
 	// Turn and Occurrence of the call.
 	Turn       int32  `json:"turn,omitzero"`
@@ -164,7 +164,9 @@ func (o *OpenInterrupt) Approval() bool {
 }
 
 // NeedsPerson reports whether only a person can end the wait.
-func (o *OpenInterrupt) NeedsPerson() bool { return o.Reason != WaitExternalSystem }
+func (o *OpenInterrupt) NeedsPerson() bool {
+	return o.Reason != WaitExternalSystem && o.Reason != WaitSignal
+}
 
 // Statuses of an open hand-off.
 const (

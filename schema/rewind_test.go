@@ -467,3 +467,29 @@ func TestHeldCalls_HoldCallBegunWithAVerifySubject_IsListedWhenTheRunEnds(t *tes
 	require.Equal(t, schema.Applied, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0).Kind)
 	require.Len(t, r.head.HeldCalls(), 1)
 }
+
+// A wait for a signal and a signal that no turn was started with are never open together: the wait would not end.
+func TestWaiting_ForASignal_EndsWithOne(t *testing.T) {
+	wait := &schema.RunWaitingData{InterruptID: "s", Reason: schema.WaitSignal}
+	r := newTestRun(t)
+	r.start()
+	require.Equal(t, schema.Applied, r.write(wait, 0).Kind) // record 2
+	require.Equal(t, schema.StatusWaiting, r.head.Status)
+	require.Equal(t, schema.Applied, r.write(&schema.RunInterruptedData{Reason: schema.InterruptedWaiting}, 0).Kind)
+	require.False(t, r.head.Status.Claimable())
+	require.Equal(t, schema.Applied, r.event(r.makeControl(&schema.SignalSentData{SignalID: "a", Name: "hurry", By: "ann"}, 1)).Kind)
+	require.Empty(t, r.head.Interrupts)
+	require.True(t, r.head.Status.Claimable())
+	require.Equal(t, schema.ReasonSignal, r.write(wait, 0).Reason)
+
+	r.rewind(2) // the wait is open there, and the signal is open again
+	require.Len(t, r.head.Signals, 1)
+	require.Empty(t, r.head.Interrupts)
+	require.Equal(t, schema.StatusRunning, r.head.Status)
+
+	require.Equal(t, schema.Applied, r.write(&schema.TurnStartedData{Turn: 1, Signals: []string{"a"}}, 1).Kind)
+	require.Equal(t, schema.Applied, r.write(wait, 0).Kind, "the turn has the signal")
+	require.Equal(t, schema.Applied, r.write(&schema.TurnEndedData{Turn: 1}, 1).Kind)
+	require.Empty(t, r.head.Interrupts, "the turn did not tell it")
+	require.Empty(t, referencefold.Fold(schema.NoKeys, "f", "r1", r.log).Differences(&r.head))
+}

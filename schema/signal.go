@@ -84,8 +84,21 @@ func (h *Head) signalSent(e *Event, p *place, d *SignalSentData) Verdict {
 		return rejected(ReasonTooMany, "the run has %d signals that are not consumed", MaxSignals)
 	}
 	h.Signals = append(h.Signals, OpenSignal{SignalID: d.SignalID, Name: excerpt(d.Name), Since: e.Time, Position: p.at})
+	h.heard()
 	h.unattended() // a run without an executor gets one
 	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// Signalled reports whether the run has a signal with which no turn was started.
+func (h *Head) Signalled() bool {
+	return slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 })
+}
+
+// heard ends the waits for a signal once there is one.
+func (h *Head) heard() {
+	if h.Signalled() {
+		h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitSignal })
+	}
 }
 
 // unknownSignal returns the first id that names no open signal, or that occurs twice; "" if there is none. Signals of
@@ -111,6 +124,7 @@ func (h *Head) takeSignals(ids []string, turn int32) {
 			s.Turn = 0
 		}
 	}
+	h.heard()
 }
 
 // consumeSignals consumes the signals of a turn, and those with the ids.

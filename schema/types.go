@@ -244,9 +244,9 @@ func (*RunResumedData) EventName() string { return RunResumed }
 // RunWaitingData says that the run waits for a person or a system.
 type RunWaitingData struct {
 	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
-	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement
-	// also ends the wait.
-	Reason     string `json:"reason" check:"required,oneof=human_input|tool_approval|external_system|auth|tool_in_doubt"`
+	// Reason is human_input, tool_approval, external_system, auth, tool_in_doubt (a held call, whose settlement also ends
+	// the wait) or signal (a signal ends the wait).
+	Reason     string `json:"reason" check:"required,oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal"`
 	Message    string `json:"message,omitzero" content:"text"`
 	ToolCallID string `json:"tool_call_id,omitzero" check:"max=256,text" with:"reason=tool_in_doubt"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the

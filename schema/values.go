@@ -86,6 +86,8 @@ const (
 	WaitAuth           = "auth"
 	// WaitToolInDoubt waits for the settlement of a held call.
 	WaitToolInDoubt = "tool_in_doubt"
+	// WaitSignal waits for a signal with which no turn was started. Such a signal ends the wait.
+	WaitSignal = "signal"
 )
 
 // Purposes of a turn.

@@ -54,6 +54,7 @@ func (c *call) key() schema.CallKey {
 func (m *Model) name(e *schema.Event, d *schema.RunWaitingData) {
 	delete(m.asked, d.InterruptID)
 	delete(m.named, d.InterruptID)
+	m.hears[d.InterruptID] = d.Reason == schema.WaitSignal
 	if d.ToolCallID == "" {
 		return
 	}

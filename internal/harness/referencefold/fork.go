@@ -41,6 +41,7 @@ func (m *Model) fork(was *schema.Head) {
 	}
 	for _, w := range was.Interrupts {
 		m.waits[w.InterruptID] = nil
+		m.hears[w.InterruptID] = w.Reason == schema.WaitSignal
 		if w.ToolCallID != "" {
 			m.named[w.InterruptID], m.asked[w.InterruptID] = w.CallKey(), w.Reason == schema.WaitToolApproval
 		}
@@ -87,6 +88,7 @@ func (m *Model) rewind(to *schema.Base, at string) {
 	clear(m.waits)
 	clear(m.named)
 	clear(m.asked)
+	clear(m.hears)
 	m.fork(&to.Head)
 	for i, c := range slices.DeleteFunc(slices.Clone(m.calls), func(c *call) bool { return c.closed }) {
 		c.epoch = to.Head.OpenCalls[i].Epoch
@@ -94,6 +96,7 @@ func (m *Model) rewind(to *schema.Base, at string) {
 	for _, s := range to.Head.Signals {
 		m.signals = append(m.signals, signal{s.SignalID, s.Turn})
 	}
+	m.heard()
 	m.cancelled = false
 	m.superseded = append(withoutTokens(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch, Time: at})
 }

@@ -51,8 +51,10 @@ type Model struct {
 	// waits are the run's waits, with the call whose settlement ends the wait, or nil.
 	waits map[string]*call
 	// named are the calls that waits are about, asked whether a wait asks for an approval.
-	named  map[string]schema.CallKey
-	asked  map[string]bool
+	named map[string]schema.CallKey
+	asked map[string]bool
+	// hears: a wait ends with a signal.
+	hears  map[string]bool
 	phases map[string]bool
 	// offers are the open hand-offs; true once one is accepted.
 	offers map[string]bool
@@ -112,7 +114,7 @@ type message struct {
 // New returns the model of a run before its first event.
 func New(fleet, run string) *Model {
 	return &Model{
-		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, named: map[string]schema.CallKey{}, asked: map[string]bool{}, phases: map[string]bool{},
+		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, named: map[string]schema.CallKey{}, asked: map[string]bool{}, hears: map[string]bool{}, phases: map[string]bool{},
 		offers: map[string]bool{}, hashes: map[string]string{},
 	}
 }
@@ -411,6 +413,9 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		})
 	case *schema.RunWaitingData:
 		var about *call
+		if d.Reason == schema.WaitSignal && m.signalled() {
+			return yes(false)
+		}
 		if d.Reason == schema.WaitToolInDoubt {
 			about = m.find(e.Turn, d.ToolCallID, d.Occurrence)
 			if about == nil || !about.doubt && (!about.requested || !free(about.replay)) {

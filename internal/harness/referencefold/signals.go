@@ -1,6 +1,7 @@
 package referencefold
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/waymarkio/waymark/schema"
@@ -12,6 +13,7 @@ func (m *Model) sent(d *schema.SignalSentData) bool {
 		return false
 	}
 	m.signals = append(m.signals, signal{id: d.SignalID})
+	m.heard()
 	m.woken = m.woken || m.gone != ""
 	return true
 }
@@ -52,6 +54,19 @@ func (m *Model) take(d *schema.TurnStartedData) {
 			s.turn = d.Turn
 		}
 	}
+	m.heard()
+}
+
+// signalled reports whether there is a signal that is no turn's.
+func (m *Model) signalled() bool {
+	return slices.ContainsFunc(m.signals, func(s signal) bool { return s.turn == 0 })
+}
+
+// heard ends the waits for a signal if there is one that is no turn's.
+func (m *Model) heard() {
+	if m.signalled() {
+		maps.DeleteFunc(m.waits, func(id string, _ *call) bool { return m.hears[id] })
+	}
 }
 
 // untold opens the signals again of a turn that is over without an answer.
@@ -61,6 +76,7 @@ func (m *Model) untold() {
 			m.signals[i].turn = 0
 		}
 	}
+	m.heard()
 }
 
 // ofTurn consumes the signals that the turn was started with.

@@ -208,6 +208,8 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 		what = "for another system"
 	case w.Reason == schema.WaitAuth:
 		what = "for a login"
+	case w.Reason == schema.WaitSignal:
+		what = "for a message"
 	default:
 		what = "for " + w.Reason
 	}
