@@ -31,8 +31,12 @@ func (f *Fleet) noticed(m *nats.Msg) {
 		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read notice")
 		return
 	}
-	if n.Name == schema.RunClaimable {
+	switch n.Name {
+	case schema.RunClaimable:
 		f.calls.come()
+		return
+	case schema.EventRefused: // a handle has folded its own events, and knows
+		f.cfg.Logger.Warn().Str("run", n.Run).Str("event", n.Position.ID).Str("reason", string(n.Reason)).Str("detail", n.Detail).Msg("event refused by the fold")
 		return
 	}
 	for _, r := range f.hand.of(n.Run) {

@@ -97,13 +97,17 @@ type OverdueData struct {
 
 // Notice tells an executor over core NATS that another client wrote into a run that it has or had, so that it can
 // read at once instead of at its next publish. It may be lost, and only says that there is something to read. A
-// notice with the name [RunClaimable] tells the executor to claim at once.
+// notice with the name [RunClaimable] tells the executor to claim at once, and [EventRefused] that the fold refused an
+// event with the executor as its source.
 type Notice struct {
 	Run string `json:"run"`
-	// Name of the event, such as run.cancel_requested, or [RunClaimable].
+	// Name of the event, such as run.cancel_requested; or [RunClaimable], or [EventRefused].
 	Name string `json:"name"`
 	// Position of the event in the log; zero for [RunClaimable].
 	Position Position `json:"position"`
+	// Reason and Detail of a refusal, as in the event's dead letter.
+	Reason Reason `json:"reason,omitzero"`
+	Detail string `json:"detail,omitzero"`
 }
 
 // ClaimRequest asks for a run that has no executor. The daemon chooses: first the executor's own former runs, then

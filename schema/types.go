@@ -68,6 +68,9 @@ const (
 	TurnFinalized = "turn.finalized"
 	// RunClaimable is the name of a notice: a run waits for an executor, and the notified executor may claim it.
 	RunClaimable = "run.claimable"
+	// EventRefused is the name of a notice and of an observed event: the fold refused an event of the run's log. An
+	// acknowledgement only says that the event is stored.
+	EventRefused = "event.refused"
 )
 
 // TypeOf returns the CloudEvents type of an event name.

@@ -67,13 +67,15 @@ func (x *letters) grant(run string) bool {
 	return true
 }
 
-// reject makes a dead letter of an event, or counts it if its run has used up its share.
-func (x *letters) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
+// reject makes a dead letter of an event, and a notice to its sender, or counts it if its run has used up its share.
+// executor is the run's.
+func (x *letters) reject(b *batch, a *message, executor string, rec *schema.Record, reason schema.Reason, detail string) {
 	if !x.grant(a.run) {
 		b.dropped.add(1, a.run)
 		return
 	}
 	x.log.Warn().Str(logkey.Run, a.run).Uint64(logkey.Position, uint64(rec.Stream)).Str(logkey.Reason, string(reason)).Str("detail", detail).Msg("event rejected")
+	b.notices = append(b.notices, refusal(a, executor, reason, detail))
 	b.dead = append(b.dead, kvstore.DeadLetter{
 		Subject: a.Subject, Run: a.run, EventStream: x.names.EventStream(), Stream: rec.Stream, Incarnation: x.incarnation, Stored: time.Unix(0, a.Record.Stored),
 		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,

@@ -338,14 +338,15 @@ func TestNotices_ForeignEventInRun_ReachesExecutor(t *testing.T) {
 	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	r.Control(&schema.RunCancelRequestedData{By: "me"})
 	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"})
-	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: no notice
+	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: the notice goes to its sender
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
 	r.Control(&schema.RunOrphanedData{Executor: "executor-2"})
-	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 5 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 6 }, time.Minute, time.Millisecond)
 	require.NoError(t, w.NC.Publish(schema.NoticeSubject("default", "end"), nil))
 	for _, want := range []struct{ executor, name string }{
 		{"executor-1", schema.RunCancelRequested},
 		{"executor-1", schema.RunInput},
+		{"service-1", schema.EventRefused},
 		{"executor-1", schema.RunResumed},
 		{"executor-2", schema.RunResumed}, // it may have lost its own request
 		{"executor-2", schema.RunOrphaned},

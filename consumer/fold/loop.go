@@ -265,12 +265,12 @@ func (s *term) take(ctx context.Context, b *batch, a *message) error {
 	if !schema.ValidName(id) {
 		// Such a run cannot be owned or recovered: the message is kept as a dead letter and has no head.
 		b.last = a.prepared.Position()
-		s.letters.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
+		s.letters.reject(b, a, "", &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
 	if shard := schema.ShardOf(id, s.cfg.Shards); s.cfg.Shards > 0 && shard != s.names.Shard {
 		b.last = a.prepared.Position()
-		s.letters.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
+		s.letters.reject(b, a, "", &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
 		return nil
 	}
 	r, err := s.load(ctx, id, &a.Arrived)
@@ -309,7 +309,7 @@ func (s *term) takeOf(b *batch, r *run, a *message) error {
 			rec = &schema.Record{Stream: rec.Stream}
 			s.removed(b, r, was, a.Record.Stream)
 		}
-		s.letters.reject(b, a, rec, v.Reason, v.Detail)
+		s.letters.reject(b, a, had, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
 		answer, _ := v.Data.(*schema.TurnAnsweredData)

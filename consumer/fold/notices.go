@@ -39,6 +39,18 @@ func (b *batch) observe(r *run, had string, v *schema.Verdict) {
 	}
 }
 
+// refusal is a notice to the sender of a refused event: its source, or the run's executor if the event cannot be read.
+func refusal(a *message, executor string, reason schema.Reason, detail string) notice {
+	if e := a.prepared.Event; e != nil {
+		if _, name, ok := schema.ParseSource(e.Source); ok {
+			executor = name
+		}
+	}
+	return notice{executor, schema.Notice{
+		Run: a.run, Name: schema.EventRefused, Position: a.prepared.Position(), Reason: reason, Detail: strings.ToValidUTF8(detail[:min(len(detail), 1024)], ""),
+	}}
+}
+
 // announcer publishes folded events to others, never before they are stored. Core NATS may lose them, and a log that
 // is folded again is announced again, with the same ids.
 type announcer struct {
@@ -50,19 +62,26 @@ type announcer struct {
 	log           zerolog.Logger
 }
 
-// notify sends notices to executors about writes of others into their runs. They are hints, which may be lost or
-// repeated: the executor reads the log.
+// notify sends notices to executors about writes of others into their runs, and about their own refused events, which
+// observers get, too. They are hints, which may be lost or repeated: the executor reads the log.
 func (x *announcer) notify(notices []notice) {
 	for i := range notices {
-		body, err := json.Marshal(&notices[i].Notice)
-		if err == nil {
-			err = x.nc.Publish(schema.NoticeSubject(x.fleet, notices[i].executor), body)
+		n := &notices[i]
+		body, err := json.Marshal(&n.Notice)
+		if err == nil && schema.ValidName(n.executor) {
+			err = x.nc.Publish(schema.NoticeSubject(x.fleet, n.executor), body)
+			x.stats.Notices.Add(1)
 		}
 		if err != nil {
-			x.log.Debug().Err(err).Str(logkey.Run, notices[i].Run).Msg("executor not told")
+			x.log.Debug().Err(err).Str(logkey.Run, n.Run).Msg("executor not told")
 			return
 		}
-		x.stats.Notices.Add(1)
+		if n.Name == schema.EventRefused && schema.ValidName(n.Run) && !x.derived(n.Run, n.Name, &schema.Event{
+			ID: n.Run + ".refused." + strconv.FormatUint(uint64(n.Position.Stream), 10), Source: schema.Source(x.fleet, x.holder),
+			Type: schema.TypeOf(n.Name), Subject: n.Run, Time: schema.FormatTime(x.now()), DataContentType: schema.ContentTypeJSON, Data: body,
+		}) {
+			return
+		}
 	}
 }
 

@@ -36,8 +36,9 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. The daemon reads ` +
-		`a run from its beginning: refused events have their reason, those that waymark resume left behind a mark.
+	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. Refused ` +
+		`events have their reason: of a run all, of a fleet those with invalid data or without a valid signature. With --all the daemon reads a run from ` +
+		`its beginning: events that waymark resume left behind have a mark.
 
 Examples:
   waymark events                                  new events of all runs
@@ -62,8 +63,8 @@ type line struct {
 	Bytes []byte `json:"data_base64,omitzero"`
 	// Problem says why a message is not a valid event.
 	Problem string `json:"problem,omitzero"`
-	// Refused is the reason why the fold refuses the event. From the log alone, this is known only of control events
-	// without a valid signature.
+	// Refused is the reason why the fold refuses the event. Without a run in the command, this is known only of invalid
+	// data and of control events without a valid signature.
 	Refused string `json:"refused,omitzero"`
 	// Duplicate: the event is in the log more than once, and counts once. LeftBehind: a rewind of the run left the
 	// event behind.
@@ -214,10 +215,16 @@ type judged struct {
 	duplicate, unsigned, leftBehind bool
 }
 
-// judgedByKeys judges an event by the fleet's keys, without the fold.
-func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
+// judgedAlone judges an event by its bytes and the fleet's keys, without the fold.
+func judgedAlone(r *schema.Record, keys *schema.Keys) judged {
 	e, err := schema.Decode(r.Header, r.Body)
-	if err != nil || !keys.Any() {
+	if err != nil {
+		return judged{}
+	}
+	if _, err := schema.ParseData(e); err != nil {
+		return judged{refused: output.Words(string(schema.ReasonInvalidData), err.Error())}
+	}
+	if !keys.Any() {
 		return judged{}
 	}
 	return judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
