@@ -183,7 +183,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 			l.mu.Unlock()
 		}
 	}()
-	run, err := s.fleet.Resume(ctx, t.run, publisher.ResumeSpec{})
+	run, err := s.fleet.Resume(ctx, t.run, publisher.ResumeSpec{Reason: schema.TakeoverRestart})
 	if err == nil {
 		err = s.executor.Adopt(run)
 	}
@@ -272,6 +272,9 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 	h := c.w.head(t.run)
 	if h.Status.Terminal() {
 		return true, nil
+	}
+	if h.Quarantined(0) && (t.point == nil || t.point.kind != behindEach) {
+		return false, fmt.Errorf("it is quarantined: %d executors in a row made no progress, and its work returned in the last one: %w", h.Stalled, t.worked)
 	}
 	if err := c.answer(t, &h); err != nil {
 		return false, err
