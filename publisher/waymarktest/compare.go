@@ -105,8 +105,12 @@ func deployed(before, after, t *trial) *difference {
 		d.addf("people are asked %d questions, not %d", is, was)
 	}
 	d.effects(t, before, after)
-	d.phases(after.state, t.state)
-	if is, was := t.state.Head.Status, after.state.Head.Status; is != was {
+	last := after.state
+	if t.lives == 1 {
+		last = before.state // it had ended when its executor was killed
+	}
+	d.phases(last, t.state)
+	if is, was := t.state.Head.Status, last.Head.Status; is != was {
 		d.addf("it ends as %s, not as %s%s", is, was, reason(t.state))
 	}
 	return d

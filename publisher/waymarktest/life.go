@@ -24,7 +24,8 @@ type trial struct {
 	outside *outside
 	// events that the first life published.
 	events int
-	// killed are the numbers of the lives that were killed.
+	// lives that it took; killed are the numbers of those that were killed.
+	lives  int
 	killed []int
 	state  *schema.State
 	// log has the executors' messages.
@@ -132,6 +133,7 @@ func (c *crashes) try(p *point) *trial {
 		}
 	}
 	for n := 1; ; n++ {
+		t.lives = n
 		if n > most {
 			t.failed = fmt.Sprintf("it has not ended after %d lives", most)
 			if t.worked != nil {
