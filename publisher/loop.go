@@ -68,7 +68,7 @@ type ModelRequest struct {
 //     that arguments do not match the tool's schema. A held call makes the run wait for a person.
 //
 // The run ends when the model answers without a call; the text of the answer is its summary. With Complete, it ends
-// when the completion tool has returned. A message after the answer, and a signal, is answered first. An answer that
+// when the completion tool has returned. A [HandoffTool] ends it, too. A message after the answer, and a signal, is answered first. An answer that
 // the provider cut off (finish reason length, max_tokens, max_output_tokens or model_context_window_exceeded) does not
 // end the run, and none of its calls is made: the model is told so, and after three such answers in a row the run
 // fails. The run fails at once if the provider withheld the answer (content_filter, refusal).
@@ -318,6 +318,12 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		if r := results[i]; call.Name == l.Complete && r.err == nil && (r.IsError == nil || !*r.IsError) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
 			return end(RunEnd{}, func(with RunEnd) error { return l.run.Complete(ctx, key, with) })
+		}
+	}
+	for i := range calls {
+		if t := l.tools[calls[i].Name]; t != nil && t.handsOver && results[i].err == nil {
+			err := l.handOver(ctx, &calls[i])
+			return err == nil, err
 		}
 	}
 	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {

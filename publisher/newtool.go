@@ -60,6 +60,8 @@ type Tool struct {
 	// arguments checks arguments if the tool has Parameters. decode decodes them as Run does, if NewTool made the tool.
 	arguments *jsonschema.Resolved
 	decode    func(arguments []byte) error
+	// handsOver: a returned call ends the run by a hand-off.
+	handsOver bool
 	// err is the reason why the tool could not be made.
 	err error
 }

@@ -67,3 +67,14 @@ func HandOverDocument(ctx context.Context, run *publisher.Run, document []byte) 
 }
 
 // end of document
+
+// snippet: handoff-tool
+
+// Writer hands its finished text over to another agent. The reviewer's run has the same task, and its model reads what
+// is left to do. The writer's run ends.
+func Writer(model publisher.Model) publisher.Loop {
+	review := publisher.HandoffTool("review", "Hands the finished text over to its reviewer.", "reviewer")
+	return publisher.Loop{System: "Write the text, then hand it over.", Model: model, Tools: []publisher.Tool{review}}
+}
+
+// end of handoff-tool

@@ -99,3 +99,19 @@ func TestSteer_SignalsBetweenStepsAndAtTheEnd_EachActedOnOnce(t *testing.T) {
 	require.EqualValues(t, 4, steps.Load())
 	require.Equal(t, schema.StatusCompleted, run.Head().Status)
 }
+
+func TestWriter_HandsOver_RunIsContinuedByTheReviewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet("ex-1", nil))
+	writer := examples.Writer(func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
+		return said("", publisher.ToolCall{ID: "a", Name: "review", Arguments: []byte(`{"agent":"reviewer","remaining":["Check the names."]}`)}), nil
+	})
+	require.NoError(t, writer.Work(t.Context(), run))
+	head := run.Head()
+	require.Equal(t, schema.StatusCompleted, head.Status)
+	child, err := w.fleet("ex-2", nil).Head(t.Context(), head.Handoffs[0].ChildRun)
+	require.NoError(t, err)
+	require.Equal(t, "reviewer", child.Agent)
+	require.Equal(t, schema.StatusInterrupted, child.Status)
+}

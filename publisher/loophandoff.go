@@ -1,0 +1,81 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// handover is what a model says with a hand-off tool.
+type handover struct {
+	Agent     string   `json:"agent" jsonschema:"the agent that continues the work"`
+	Remaining []string `json:"remaining" jsonschema:"what is left to do, one piece each"`
+	Decisions []string `json:"decisions,omitempty" jsonschema:"decisions that remain valid"`
+	Issues    []string `json:"issues,omitempty" jsonschema:"open questions and known problems"`
+}
+
+// HandoffTool makes a tool with which the model of a [Loop] hands its run over to one of the agents. Once the calls of
+// the answer have their outcomes, the loop starts a child run of that agent with the same task, leaves it to the
+// executors of the agent, and ends its own run, as [Run.Continue] does. A message that follows the answer is answered
+// first; then the model calls the tool again.
+func HandoffTool(name, description string, agents ...string) Tool {
+	t := NewTool(name, description, Pure, func(_ context.Context, to handover) (string, error) {
+		return "The work goes to " + to.Agent + ". If a message follows, answer it, then call " + name + " again.", nil
+	})
+	t.handsOver = true
+	if len(agents) == 0 {
+		t.err = errors.New("a hand-off tool without agents: name those that may continue the work")
+	}
+	if t.err != nil {
+		return t
+	}
+	made := new(jsonschema.Schema)
+	if t.err = made.UnmarshalJSON(t.Parameters); t.err != nil {
+		return t
+	}
+	for _, agent := range agents {
+		made.Properties["agent"].Enum = append(made.Properties["agent"].Enum, agent)
+	}
+	t.Parameters, t.err = made.MarshalJSON()
+	return t
+}
+
+// handOver does what a returned call of a hand-off tool asks for. Each step is durable before the next: an executor that
+// finds the call returned does the rest.
+func (l *looping) handOver(ctx context.Context, call *ToolCall) error {
+	if err := l.recorded(); err != nil {
+		return err
+	}
+	run := l.run
+	var to handover
+	if err := jsonv2.Unmarshal(plainArguments(call.Arguments), &to); err != nil {
+		return fmt.Errorf("hand-off of run %s by call %s: %w", run.id, call.ID, err)
+	}
+	task, err := run.Task(ctx)
+	if err != nil {
+		return err
+	}
+	h := run.Handoff("task_complete").NextAgent(to.Agent).Decisions(to.Decisions...).Issues(to.Issues...)
+	if to.Agent != run.Head().Agent {
+		h.Kind(schema.HandoffTransfer)
+	}
+	for _, left := range to.Remaining {
+		h.Remaining(schema.HandoffRemaining{Description: left})
+	}
+	child, err := run.Continue(ctx, h, RunSpec{Task: task})
+	if child != nil {
+		left := fmt.Errorf("run %s: %w: it is left to the executors of agent %s", child.id, ErrStopped, to.Agent)
+		if failed := child.publishLast(ctx, left, draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}}); failed != nil {
+			child.ledger.release(left) // the heartbeats do not name it: it is orphaned
+		}
+	}
+	if run.Head().Status.Terminal() && (errors.Is(err, ErrHandoffTaken) || errors.Is(err, ErrRunEnded)) {
+		return nil // another executor started the child
+	}
+	return err
+}
