@@ -93,7 +93,7 @@ func TestAnswer_ExecutorDies_OnlyTheCallThatWasBegunIsHeld(t *testing.T) {
 	_, err = turn.Tool(t.Context(), mails[3], counted(new(atomic.Int64), "text"))
 	require.NoError(t, err)
 	require.Equal(t, int64(3), sent.Load())
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3"}, How: schema.SettledAbandoned, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3"}, CallEpoch: 1, How: schema.SettledAbandoned, By: "ann"})
 	require.Error(t, err, "it has its outcome")
 	w.requireSameFold(run)
 }
@@ -127,7 +127,7 @@ func TestAnswer_PolicyIsStricterNow_CallIsInDoubt(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `"done"`, string(result.Result))
 	require.Equal(t, 1, asked)
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "ann"})
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "pay", Replay: schema.ReplayHold}, counted(&ran, "c1"))

@@ -83,7 +83,7 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 		require.ErrorIs(t, err, publisher.ErrHeld)
 		require.GreaterOrEqual(t, time.Since(taken), publisher.Outwait, "until then the executor before might have begun it, behind a person's look")
 	}
-	_, err = b.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: key, How: l.how, By: "ann"})
+	_, err = b.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: key, CallEpoch: attempt(t, b, "r1", key), How: l.how, By: "ann"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return run.Sync(t.Context()) == nil && !slices.ContainsFunc(run.Head().OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
@@ -215,7 +215,7 @@ func TestBegin_CallInDoubtOrClosed_IsRefused(t *testing.T) {
 	require.Contains(t, held.Detail, "Turn.Tool settles it")
 
 	// Settled as rerun: to others it counts as begun from here on.
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: keys[0], How: schema.SettledRerun, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: keys[0], CallEpoch: attempt(t, f, "r1", keys[0]), How: schema.SettledRerun, By: "ann"})
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
 	require.NoError(t, turn.Begin(t.Context(), keys[0]))

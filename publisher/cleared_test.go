@@ -17,7 +17,7 @@ var c1 = schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
 // clear settles the held call of a crashed run as rerun, as a person does.
 func clearCall(t *testing.T, f *publisher.Fleet) {
 	t.Helper()
-	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: c1, How: schema.SettledRerun, By: "anna"})
+	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: c1, CallEpoch: attempt(t, f, "r1", c1), How: schema.SettledRerun, By: "anna"})
 	require.NoError(t, err)
 }
 

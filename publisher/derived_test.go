@@ -117,7 +117,7 @@ func TestApproval_BehindARewind_HasAnotherID(t *testing.T) {
 		}()
 		require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, patience, time.Millisecond)
 		id := w.fold("r1").Head.Interrupts[0].InterruptID
-		require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: id, Payload: raw(`{"decision":"allow"}`), By: "ann"}))
+		require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: id, EventID: questionOf(t, f, "r1", id), Payload: raw(`{"decision":"allow"}`), By: "ann"}))
 		require.NoError(t, <-tool)
 		return id
 	}

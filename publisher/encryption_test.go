@@ -144,7 +144,7 @@ func TestEncryption_RunIsKilledAskedForkedAndRewound_ServerHasNoContent(t *testi
 
 	// Another executor takes the run over; a person answers.
 	run = resume(t, w.fleet(encrypted(keys), func(c *publisher.Config) { c.Policy = policy }), "r1")
-	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: run.Head().Interrupts[0].InterruptID, Payload: raw(`{"decision":"allow","reason":"canaryAllowed"}`)}))
+	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: run.Head().Interrupts[0].InterruptID, EventID: run.Head().Interrupts[0].Position.ID, Payload: raw(`{"decision":"allow","reason":"canaryAllowed"}`)}))
 	require.NoError(t, loop.Work(t.Context(), run))
 	require.NoError(t, run.Sync(t.Context()))
 	require.Equal(t, schema.StatusCompleted, run.Head().Status)
@@ -342,7 +342,7 @@ func TestReads_KeyIsNotThere_AreErrors(t *testing.T) {
 	f := w.fleet(encrypted(secretKeys("k1")))
 	run := start(t, f, "r1")
 	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput}))
-	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: "q", Payload: raw(`"canary"`)}))
+	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: "q", EventID: questionOf(t, f, "r1", "q"), Payload: raw(`"canary"`)}))
 	offer, err := run.Handoff("task_complete").Decisions("canary").Offer(t.Context())
 	require.NoError(t, err)
 	input, err := run.AwaitInput(t.Context(), "q")

@@ -152,6 +152,9 @@ var (
 	// ErrSignalsFull is returned for a signal to a run that already has schema.MaxSignals signals that are not
 	// consumed. Send it again later, under its id.
 	ErrSignalsFull error = fleetclient.Unknown("run has too many unconsumed signals")
+	// ErrRunFull is returned for a signal, a mark or a rewind of a run that has taken schema.MaxRequests of them. Go on in
+	// a new run by a hand-off.
+	ErrRunFull = errors.New("run takes no more requests with an id")
 	// ErrSignalled is returned by End with RunEnd.NoSignals for a run with a signal that is not consumed. Nothing was
 	// published: act on the signal, then end the run.
 	ErrSignalled = errors.New("run has an unconsumed signal")
@@ -303,6 +306,8 @@ type HeldError struct {
 	// Run and Key of the call.
 	Run string
 	Key schema.CallKey
+	// Epoch of the attempt at the call, which [schema.SettleRequest] names as CallEpoch.
+	Epoch schema.Epoch
 	// Name of the tool and its replay policy.
 	Name   string
 	Replay schema.Replay

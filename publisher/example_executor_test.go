@@ -76,7 +76,8 @@ func ExampleRun_Ask() {
 		ResponseSchema: []byte(`{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}`),
 	}
 	must(run.Wait(ctx, question)) // here the process may die: Ask finds the question open
-	answer := publisher.Input{InterruptID: "approve-release", By: "ann"}
+	asked := run.Head().Interrupts[0]
+	answer := publisher.Input{InterruptID: asked.InterruptID, EventID: asked.Position.ID, By: "ann"}
 	answer.Payload = []byte(`{"ok":"certainly"}`)
 	fmt.Println(fleet.Input(ctx, "release-7", answer) == nil)
 	answer.Payload = []byte(`{"ok":true}`)

@@ -152,7 +152,7 @@ func ExampleTurn_Tool_hold() {
 	fmt.Println(held.Command)
 
 	// Anna looks into the outbox, and finds it there.
-	_, err = fleet.Settle(ctx, "billing", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "anna"})
+	_, err = fleet.Settle(ctx, "billing", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "anna"})
 	must(err)
 	must(run.AwaitSettled(ctx, held.Key))
 	result, err := run.Turn(1).Tool(ctx, call, send)
@@ -189,16 +189,17 @@ func ExamplePolicy() {
 	answered := make(chan error, 1)
 	go func() {
 		<-asked
-		for {
-			// Anna says no. Before the question is in the log there is nothing to answer.
-			err := fleet.Input(ctx, "release", publisher.Input{
-				InterruptID: "approval.1.call_1.1", Payload: []byte(`{"decision":"deny","reason":"Not on a Friday."}`), By: "anna",
-			})
-			if !errors.Is(err, publisher.ErrUnknownInterrupt) {
+		var head schema.Head
+		for err := error(nil); len(head.Interrupts) == 0; {
+			if head, err = fleet.Head(ctx, "release"); err != nil { // until the question is in the log
 				answered <- err
 				return
 			}
 		}
+		question := head.Interrupts[0]
+		answered <- fleet.Input(ctx, "release", publisher.Input{
+			InterruptID: question.InterruptID, EventID: question.Position.ID, Payload: []byte(`{"decision":"deny","reason":"Not on a Friday."}`), By: "anna",
+		})
 	}()
 	_, err = turn.Tool(ctx, publisher.ToolCall{ID: "call_1", Name: "deploy"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		return publisher.Result("deployed")

@@ -123,7 +123,7 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 
 // held explains how to settle an open call that must not run again. why continues the sentence "it is in doubt and".
 func (r *Run) held(c *schema.OpenCall, why string) error {
-	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
+	e := &HeldError{Run: r.id, Key: c.CallKey, Epoch: c.Epoch, Name: c.Name, Replay: c.Replay}
 	head := r.Head()
 	if !c.InDoubt {
 		head.Status = schema.StatusInterrupted // as it is once it was released

@@ -160,7 +160,7 @@ func TestLoop_APersonAbandonsACall_TheModelReadsIt(t *testing.T) {
 	run := resume(t, f, "r1")
 	held, ok := errors.AsType[*publisher.HeldError](loop.Work(t.Context(), run))
 	require.True(t, ok)
-	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, How: schema.SettledAbandoned, By: "ann"})
+	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledAbandoned, By: "ann"})
 	require.NoError(t, err)
 	require.NoError(t, run.AwaitSettled(t.Context(), held.Key))
 	require.NoError(t, loop.Work(t.Context(), run))
@@ -323,7 +323,7 @@ func TestLoop_AHoldToolExceedsItsTimeout_APersonSettlesIt(t *testing.T) {
 	require.Equal(t, publisher.OutcomeWaiting, s.outcome(t, "r1").outcome)
 	require.Eventually(t, func() bool {
 		_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{
-			CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, How: schema.SettledDecided, Result: raw(`"sent"`), By: "ann",
+			CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, CallEpoch: attempt(t, f, "r1", schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}), How: schema.SettledDecided, Result: raw(`"sent"`), By: "ann",
 		})
 		return err == nil
 	}, patience, 50*time.Millisecond)

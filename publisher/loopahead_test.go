@@ -161,7 +161,7 @@ func TestLoop_CallClosedBeforeItsResultIsRecorded_TheModelIsShownTheRecord(t *te
 			die()
 			return "", context.Canceled
 		}
-		_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, How: schema.SettledAbandoned, By: "ann"})
+		_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, CallEpoch: attempt(t, f, "r1", schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}), How: schema.SettledAbandoned, By: "ann"})
 		return "seen", err
 	})}}
 	require.Error(t, loop.Work(ctx, start(t, f, "r1")))

@@ -59,7 +59,8 @@ func (w *world) requireHeld(t *testing.T, s *served) {
 // settle settles the call as a person.
 func (w *world) settle(t *testing.T, how schema.Settlement) {
 	t.Helper()
-	_, err := w.fleet(named("ann")).Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, By: "ann", How: how})
+	ann, key := w.fleet(named("ann")), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+	_, err := ann.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: key, CallEpoch: attempt(t, ann, "r1", key), By: "ann", How: how})
 	require.NoError(t, err)
 }
 

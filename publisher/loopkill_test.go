@@ -149,7 +149,7 @@ func dieAnywhere(t *testing.T, await bool) {
 			require.Equal(t, "mail", wait.Name, name)
 			held++
 			arguments := fmt.Sprintf(`"mail %d"`, wait.Key.Turn)
-			_, err = f.Settle(t.Context(), id, schema.SettleRequest{CallKey: wait.Key, How: schema.SettledDecided, Result: raw(arguments), By: "ann"})
+			_, err = f.Settle(t.Context(), id, schema.SettleRequest{CallKey: wait.Key, CallEpoch: wait.Epoch, How: schema.SettledDecided, Result: raw(arguments), By: "ann"})
 			require.NoError(t, err, name)
 			require.NoError(t, run.AwaitSettled(t.Context(), wait.Key), name)
 			effects[fmt.Sprintf("%s.%d.b.1", id, wait.Key.Turn)] = 1 // the person has seen to it

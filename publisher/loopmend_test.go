@@ -258,7 +258,7 @@ func TestLoop_EarlierTurnCallInDoubt_Settled(t *testing.T) {
 				require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
 				run := resume(t, f, id)
 				if how != "" {
-					_, err = f.Settle(t.Context(), id, schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, How: how, By: "ann"})
+					_, err = f.Settle(t.Context(), id, schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, CallEpoch: attempt(t, f, id, schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}), How: how, By: "ann"})
 					require.NoError(t, err)
 				}
 				m := &scripted{answers: map[int32]publisher.Answer{}}

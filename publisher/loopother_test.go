@@ -313,7 +313,7 @@ func TestLoop_ToolsRenamed_Reported(t *testing.T) {
 	err := loop.Work(t.Context(), run)
 	held, ok := errors.AsType[*publisher.HeldError](err)
 	require.True(t, ok, "%v", err)
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "ann"})
 	require.NoError(t, err)
 	require.NoError(t, run.AwaitSettled(t.Context(), held.Key))
 	err = loop.Work(t.Context(), run)

@@ -292,7 +292,7 @@ func TestLoop_SignalToARunThatWaits_ToldBehindTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, head.Signals, 4)
 	require.Equal(t, schema.StatusWaiting, head.Status)
-	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: head.Interrupts[0].InterruptID, Payload: raw(`{"decision":"allow"}`)}))
+	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: head.Interrupts[0].InterruptID, EventID: head.Interrupts[0].Position.ID, Payload: raw(`{"decision":"allow"}`)}))
 	require.Equal(t, publisher.OutcomeCompleted, e.outcome(t, "r1").outcome)
 	require.Equal(t, []string{"turn 2: s0 s1 s2 s3: 4 messages"}, toldIn(w.log("r1")))
 }

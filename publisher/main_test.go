@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -181,4 +182,24 @@ func (w *world) limit(bytes int64) {
 	cfg.MaxBytes = bytes
 	_, err = w.js.UpdateStream(w.tb.Context(), cfg)
 	require.NoError(w.tb, err)
+}
+
+// questionOf is the id of the event that asks a question now.
+func questionOf(tb testing.TB, f *publisher.Fleet, run, interrupt string) string {
+	tb.Helper()
+	head, err := f.Head(tb.Context(), run)
+	require.NoError(tb, err)
+	i := slices.IndexFunc(head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == interrupt })
+	require.NotEqual(tb, -1, i, "run %s does not wait for %s", run, interrupt)
+	return head.Interrupts[i].Position.ID
+}
+
+// attempt is the epoch of an open call.
+func attempt(tb testing.TB, f *publisher.Fleet, run string, key schema.CallKey) schema.Epoch {
+	tb.Helper()
+	head, err := f.Head(tb.Context(), run)
+	require.NoError(tb, err)
+	i := head.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
+	require.NotEqual(tb, -1, i, "run %s has no open call %v", run, key)
+	return head.OpenCalls[i].Epoch
 }

@@ -470,7 +470,7 @@ func TestRequest_AnswerLost_UnresolvedIfItChangesSomething(t *testing.T) {
 	_, err := f.Head(t.Context(), "r1")
 	require.ErrorIs(t, err, publisher.ErrUnavailable)
 	require.NotErrorIs(t, err, publisher.ErrUnresolved)
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: schema.SettledRerun, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, CallEpoch: 1, How: schema.SettledRerun, By: "ann"})
 	require.ErrorIs(t, err, publisher.ErrUnavailable)
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{})

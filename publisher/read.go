@@ -3,7 +3,6 @@ package publisher
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -275,9 +274,9 @@ func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
 	return &plan, err
 }
 
-// Settle settles a call in doubt by an operator's decision. Retries within one call are one request. It returns
-// [ErrNotInDoubt] if the call is not in doubt.
+// Settle settles the attempt at a call in doubt that CallEpoch names, by an operator's decision. The first settlement of
+// an attempt counts; the same one by the same sender again is that settlement. It returns [ErrNotInDoubt] if the call is
+// not in doubt, and [ErrConflict] after another attempt at it.
 func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.ControlReply, error) {
-	request.RequestID = cmp.Or(request.RequestID, rand.Text())
 	return ask[schema.ControlReply](ctx, f.Reader, schema.VerbSettle, run, &request)
 }

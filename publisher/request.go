@@ -23,6 +23,7 @@ var kinds = map[schema.Code]error{
 	schema.CodeUnknownInterrupt: ErrUnknownInterrupt,
 	schema.CodeUnknownHandoff:   ErrUnknownHandoff,
 	schema.CodeTooManySignals:   ErrSignalsFull,
+	schema.CodeRunFull:          ErrRunFull,
 	schema.CodeHandoffTaken:     ErrHandoffTaken,
 	schema.CodeQuarantined:      ErrQuarantined,
 	schema.CodePointNotFound:    ErrPointNotFound,

@@ -3,7 +3,6 @@ package publisher_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,7 +26,7 @@ func TestRequested_Takeover_PersonDeniedRefused(t *testing.T) {
 	require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}, turn.Number()))
 	asksAbout(t, w, turn)
 	w.serve()
-	err := f.Input(t.Context(), "r1", publisher.Input{InterruptID: "i", Payload: raw(`{"decision":"deny"}`), By: "ann"})
+	err := f.Input(t.Context(), "r1", publisher.Input{InterruptID: "i", EventID: questionOf(t, f, "r1", "i"), Payload: raw(`{"decision":"deny"}`), By: "ann"})
 	require.NoError(t, err)
 	two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart"})
 	require.NoError(t, err)
@@ -89,7 +88,7 @@ func TestRequested_ForkOfAbandonedCall_MadeAfterSettlement(t *testing.T) {
 		_, err = fork.OpenTurn().Tool(t.Context(), call, counted(&ran, "fork"))
 		held, ok := errors.AsType[*publisher.HeldError](err)
 		require.True(t, ok, "%v", err)
-		_, err = f.Settle(t.Context(), "fork", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann", RequestID: fmt.Sprint(held.Key.Occurrence)})
+		_, err = f.Settle(t.Context(), "fork", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "ann"})
 		require.NoError(t, err)
 		require.NoError(t, fork.AwaitSettled(t.Context(), held.Key))
 		_, err = fork.OpenTurn().Tool(t.Context(), call, counted(&ran, "fork"))
@@ -248,7 +247,7 @@ func TestRequested_StricterThenLenient_StricterHolds(t *testing.T) {
 	var n atomic.Int64
 	_, err := two.OpenTurn().Tool(t.Context(), hold, counted(&n, "x"))
 	require.ErrorIs(t, err, publisher.ErrHeld)
-	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, How: schema.SettledRerun, By: "ann"})
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, CallEpoch: attempt(t, f, "r1", schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}), How: schema.SettledRerun, By: "ann"})
 	require.NoError(t, err)
 	require.NoError(t, two.Sync(t.Context()))
 	ctx, die := context.WithCancelCause(t.Context())

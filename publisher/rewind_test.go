@@ -209,7 +209,7 @@ func TestRewind_HoldCallThatAForkMade_IsHeld(t *testing.T) {
 	require.NoError(t, err)
 	_, err = fork.OpenTurn().Tool(t.Context(), mail, counted(&sent, "sent"))
 	if held, ok := errors.AsType[*publisher.HeldError](err); ok {
-		_, err = f.Settle(t.Context(), "first", schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann", RequestID: "s1"})
+		_, err = f.Settle(t.Context(), "first", schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "ann"})
 		require.NoError(t, err)
 		require.NoError(t, fork.AwaitSettled(t.Context(), held.Key))
 		_, err = fork.OpenTurn().Tool(t.Context(), mail, counted(&sent, "sent"))

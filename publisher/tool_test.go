@@ -221,14 +221,18 @@ func TestTool_OperatorSettles_Continues(t *testing.T) {
 			var n atomic.Int64
 			_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 			require.ErrorIs(t, err, publisher.ErrHeld)
-			request := schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: how, By: "anna"}
+			request := schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, CallEpoch: 1, How: how, By: "anna"}
 			if how == schema.SettledDecided {
 				request.Result = raw(`"by hand"`)
 			}
-			_, err = f.Settle(t.Context(), "r1", request)
+			first, err := f.Settle(t.Context(), "r1", request)
 			require.NoError(t, err)
+			again, err := f.Settle(t.Context(), "r1", request)
+			require.NoError(t, err)
+			require.Equal(t, first.EventID, again.EventID, "it is settled once")
+			request.By = "bob"
 			_, err = f.Settle(t.Context(), "r1", request)
-			require.Error(t, err, "it is settled once")
+			require.ErrorContains(t, err, "settled already")
 			require.NoError(t, run.Sync(t.Context()))
 			result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 			require.ErrorIs(t, err, test.want)
@@ -250,7 +254,7 @@ func TestTool_SettledByAnother_DecidesAgain(t *testing.T) {
 	run := resume(t, f, "r1")
 	// The operator is faster than this handle knows.
 	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{
-		CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: schema.SettledDecided, Result: raw(`"by hand"`), By: "anna",
+		CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, CallEpoch: attempt(t, f, "r1", schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}), How: schema.SettledDecided, Result: raw(`"by hand"`), By: "anna",
 	})
 	require.NoError(t, err)
 	var n atomic.Int64

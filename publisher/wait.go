@@ -26,7 +26,7 @@ type Input struct {
 	// InterruptID as given by the run. Required.
 	InterruptID string
 	// EventID is the id of the run.waiting to answer, Position.ID of the head's interrupt. Input returns [ErrConflict]
-	// if the run asks another question under this interrupt id by now. Empty answers the current question.
+	// if the run asks another question under this interrupt id by now. Required: a repeat answers no other question.
 	EventID string
 	// Status is resolved, cancelled or expired; empty means resolved.
 	Status string
@@ -34,24 +34,25 @@ type Input struct {
 	Payload json.RawMessage
 	// By is the person or program that answers; empty means this executor.
 	By string
-	// RequestID makes a repeated request the same request; empty means a new id. Retries within one call are always one
-	// request.
-	RequestID string
 }
 
-// Input answers a wait of a run, whichever executor drives it. It returns [ErrUnknownInterrupt] if the run does not
+// Input answers a wait of a run, whichever executor drives it. The first answer to a question counts; the same answer by
+// the same sender again is that answer. It returns [ErrUnknownInterrupt] if the run does not
 // wait for this, or no longer does; [*InvalidAnswerError] for a payload that does not match the question;
 // [ErrRunNotFound]; [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
-	if in.InterruptID == "" {
+	switch {
+	case in.InterruptID == "":
 		return configError("InterruptID", `""`, "name the interrupt to answer")
+	case in.EventID == "":
+		return configError("EventID", `""`, "name the question that was read: Position.ID of the interrupt in the run's head")
 	}
 	if err := f.CheckAnswer(ctx, run, in); err != nil {
 		return err
 	}
 	return f.control(ctx, schema.VerbInput, run, &schema.InputRequest{
 		InterruptID: in.InterruptID, EventID: in.EventID, Status: in.Status, Payload: []byte(in.Payload),
-		By: cmp.Or(in.By, f.cfg.Executor), RequestID: cmp.Or(in.RequestID, cryptorand.Text()),
+		By: cmp.Or(in.By, f.cfg.Executor),
 	})
 }
 

@@ -199,7 +199,7 @@ func TestAnswered_MaximalBase_FitsEvent(t *testing.T) {
 	r.start()
 	var calls []schema.RequestedCall
 	for i := range schema.MaxOpenCalls {
-		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%0100d", i), Name: strings.Repeat("n", 20)})
+		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%076d", i), Name: strings.Repeat("n", 20)})
 	}
 	mustApply(t, r.write(answerOf(1, calls...), 1))
 	b := schema.BaseOf(schema.Point{}, 2, &r.head)

@@ -84,6 +84,10 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 		h.Records++ // a run may have a record that only marks something in one store, and not in another
 	}
 	switch v.Kind {
+	case Applied:
+		if p.control {
+			h.Requests = h.Requests.with(RequestOf(p.Event), at.Stream)
+		}
 	case Duplicate:
 		h.Counts.Duplicates++
 	case Rejected:

@@ -75,7 +75,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *RunInputData:
 		return h.runInput(d)
 	case *RunCancelRequestedData:
-		h.CancelRequested = true
+		h.CancelRequested, h.CancelPosition = true, p.at
 		h.unattended()
 	case *RunOrphanedData:
 		if h.Unattended == "" && !h.Status.Claimable() { // the first reason stays

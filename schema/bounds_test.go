@@ -230,6 +230,15 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		require.Equal(t, schema.Evidence, apply(&schema.ToolReturnedData{ToolCallID: short(i)}, 1<<30).Kind)
 	}
 	require.Len(t, h.InDoubt(), schema.MaxOpenCalls)
+	for range schema.MaxRequests + 1 {
+		n++
+		e, err := schema.NewControl("f", "daemon", h.Run, h.Epoch, schema.RequestNonce(schema.RequestName(fmt.Sprint(n))), &schema.CheckpointMarkedData{Name: id(0)}, at)
+		require.NoError(t, err)
+		header, body := e.Encode()
+		rec := schema.NewRecord(n, header, body)
+		require.Equal(t, schema.Applied, fold(&rec).Kind)
+	}
+	require.Equal(t, schema.MaxRequests, h.Requests.Len())
 	require.Len(t, h.Gaps, schema.MaxGaps)
 	require.Len(t, h.Marks, schema.MaxMarks)
 	require.Len(t, h.Forks, schema.MaxForks)

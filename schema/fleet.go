@@ -149,8 +149,9 @@ type InputRequest struct {
 	// InterruptID as in run.waiting. Required.
 	InterruptID string `json:"interrupt_id"`
 	// EventID is the id of the run.waiting to answer, from the position of the question: the request is a conflict if
-	// the run now asks something else under the interrupt id. Empty answers the current question.
-	EventID string `json:"event_id,omitzero"`
+	// the run now asks something else under the interrupt id. The first answer to a question counts: a repeat of it gets
+	// the same reply, and any other is refused. Required.
+	EventID string `json:"event_id"`
 	// Status is resolved (the default), cancelled or expired.
 	Status string `json:"status,omitzero"`
 	// Payload is the answer, in the form of run.waiting's response_schema; most schemas require one.
@@ -160,8 +161,6 @@ type InputRequest struct {
 	// By is the sender's name, a claim; the grammar of names. Required, except in fleets where the NATS server proves
 	// senders: there it may be empty, and is kept as claimed.
 	By string `json:"by"`
-	// RequestID lets a repeat of the request find its first try; empty makes every try a request of its own.
-	RequestID string `json:"request_id,omitzero"`
 }
 
 // CancelRequest asks a run's executor to stop. A run without one must be claimed first: its new executor ends it.
@@ -173,8 +172,8 @@ type CancelRequest struct {
 	Refs []Ref `json:"refs,omitzero"`
 	// ExpectedEpoch as in [RecoverRequest].
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
-	// RequestID lets a repeat of the request find its first try, even after a takeover, so that it stops no work that
-	// began after it. If empty, a repeat is found only while the run has a cancel request.
+	// RequestID lets a repeat of the request find its first try, even after a takeover or a rewind, so that it stops no
+	// work that began after it. If empty, a repeat is found only while the run has a cancel request.
 	RequestID string `json:"request_id,omitzero"`
 }
 
@@ -203,8 +202,8 @@ type HandoffRequest struct {
 	Refs []Ref `json:"refs,omitzero"`
 }
 
-// ControlReply is the position of a request's control event in the log. Both are zero for an event that was there
-// before the request and is too old to look up: the requested state holds.
+// ControlReply is the position of a request's control event in the log. Both are zero if another request had the same
+// effect: the requested state holds.
 type ControlReply struct {
 	EventID string         `json:"event_id"`
 	Stream  StreamSequence `json:"stream_sequence"`

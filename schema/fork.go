@@ -42,7 +42,7 @@ func BaseOf(point Point, records int64, head *Head) *Base {
 		Head:    head.Clone(),
 	}
 	b.Head.Window, b.Head.Marks, b.Head.Gaps, b.Head.Handoffs, b.Head.Handoff = nil, nil, nil, nil, nil
-	b.Head.Signals, b.Head.Superseded, b.Head.Forks = nil, nil, nil
+	b.Head.Signals, b.Head.Superseded, b.Head.Forks, b.Head.Requests = nil, nil, nil, ""
 	return b
 }
 

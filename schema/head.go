@@ -28,7 +28,7 @@ const (
 	// MaxTurnCalls bounds the calls of one turn.
 	MaxTurnCalls = 1024
 	// MaxCallBytes bounds the bytes of the ids and names of the open calls and of the turn's calls.
-	MaxCallBytes = 120 << 10
+	MaxCallBytes = 96 << 10
 	// MaxInterrupts bounds the simultaneous waits of a run.
 	MaxInterrupts = 64
 	// MaxHandoffs bounds the hand-offs that are offered or accepted at once.
@@ -311,6 +311,8 @@ type Head struct {
 	Signals []OpenSignal `json:"signals,omitzero" check:"max=64"`
 	// CancelRequested: an operator asked for the run's end.
 	CancelRequested bool `json:"cancel_requested,omitzero"`
+	// CancelPosition is that of the latest run.cancel_requested.
+	CancelPosition Position `json:"cancel_position,omitzero"`
 
 	LastError *Error `json:"last_error,omitzero"`
 	Counts    Counts `json:"counts"`
@@ -342,6 +344,8 @@ type Head struct {
 
 	// Window holds the short hashes of the latest accepted events, oldest first.
 	Window []string `json:"window,omitzero"`
+	// Requests are the named requests that the run took, at most [MaxRequests].
+	Requests Requests `json:"requests,omitzero"`
 }
 
 // HeldCalls returns the open calls whose outcome a person must decide: those in doubt that the replay policy leaves

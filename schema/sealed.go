@@ -46,19 +46,19 @@ func (h *Head) Adopt(next Head, stream StreamSequence) {
 // settleAt sets the place of the last record, which was applied with stream sequence 0.
 func (h *Head) settleAt(stream StreamSequence) {
 	h.Position.Stream = stream
-	for i := range h.Interrupts {
-		if at := &h.Interrupts[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
+	settle := func(at *Position) {
+		if at.Stream == 0 && at.ID == h.Position.ID {
 			at.Stream = stream
 		}
+	}
+	settle(&h.CancelPosition)
+	for i := range h.Interrupts {
+		settle(&h.Interrupts[i].Position)
 	}
 	for i := range h.Signals {
-		if at := &h.Signals[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
-			at.Stream = stream
-		}
+		settle(&h.Signals[i].Position)
 	}
 	for i := range h.Marks {
-		if at := &h.Marks[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
-			at.Stream = stream
-		}
+		settle(&h.Marks[i].Position)
 	}
 }

@@ -35,6 +35,8 @@ const (
 	CodeUnknownHandoff Code = "unknown_handoff"
 	// CodeTooManySignals: the run already has [MaxSignals] open signals.
 	CodeTooManySignals Code = "too_many_signals"
+	// CodeRunFull: the run has taken [MaxRequests] requests with an id.
+	CodeRunFull Code = "run_full"
 	// CodeHandoffTaken: another run accepted the offer, or the hash is not that of the offer.
 	CodeHandoffTaken Code = "handoff_taken"
 	// CodeQuarantined: a claim by name of a run whose claims made no progress.
@@ -65,7 +67,7 @@ func (c Code) HTTPStatus() int {
 		return http.StatusNotFound
 	case CodeInvalidAnswer:
 		return http.StatusUnprocessableEntity
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous, CodeNeeded:
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous, CodeNeeded, CodeRunFull:
 		return http.StatusConflict
 	case CodePointPurged, CodeErased:
 		return http.StatusGone

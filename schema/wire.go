@@ -410,11 +410,9 @@ type SettleRequest struct {
 	// Refs mark the result as encrypted; other refs are refused.
 	Refs []Ref `json:"refs,omitzero"`
 	// CallEpoch is the epoch of the open call, from head.open_calls of waymark.get. Each attempt at a call has another
-	// one: the request is a conflict if the call was begun or settled since. 0 settles any attempt.
-	CallEpoch Epoch `json:"call_epoch,omitzero"`
+	// one: the request is a conflict if the call was begun or settled since. Required, unless the call's is 0. The first
+	// settlement of an attempt counts: a repeat of it gets the same reply, and any other is refused.
+	CallEpoch Epoch `json:"call_epoch"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
-	// RequestID lets a repeat of the request find its first try, so that nothing is settled twice; empty makes every
-	// try a request of its own.
-	RequestID string `json:"request_id,omitzero"`
 }

@@ -6,82 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// lateSegments is how many of a run's latest segments are searched for an earlier try of a request.
-const lateSegments = 2
-
-// byOf returns By of a control event.
-func byOf(e *schema.Event) string {
-	if e == nil {
-		return ""
-	}
-	data, err := schema.ParseData(e)
-	if err != nil {
-		return "" // the fold refused it, too
-	}
-	by, _ := schema.DecidedBy(data)
-	return by
-}
-
-// LatestEvent searches for the latest event of the run that matches, in the log and the latest segments. It returns
-// nil for none. match gets the event's id, and the event, nil if the message is no event.
-func (rd *Reader) LatestEvent(ctx context.Context, r *Snapshot, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
-	var found *schema.ControlReply
-	look := func(rec *schema.Record) {
-		e, err := schema.Decode(rec.Header, rec.Body)
-		if err != nil {
-			e = nil
-		}
-		if id := schema.RecordID(rec, e); match(id, e) {
-			found = &schema.ControlReply{EventID: id, Stream: rec.Stream, By: byOf(e)}
-		}
-	}
-	for from := schema.StreamSequence(1); from <= r.LogLast; {
-		err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, from, func(rec schema.Record) error {
-			from = rec.Stream + 1
-			if rec.Stream > r.LogLast {
-				return eventlog.ErrStop
-			}
-			look(&rec)
-			return nil
-		})
-		switch {
-		case err != nil && !errors.Is(err, eventlog.ErrStop):
-			return nil, err
-		case from > r.LogLast:
-		default: // a replica that is behind
-			if err := pause.For(ctx, staleBackoff); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	numbers, err := r.Source.Store.Segments.List(ctx, r.Run)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(numbers)
-	for i := len(numbers) - 1; i >= max(0, len(numbers)-lateSegments) && found == nil; i-- {
-		_, frames, err := rd.frames(ctx, r, numbers[i])
-		if err != nil {
-			return nil, err
-		}
-		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-			look(&rec)
-			return true
-		}); err != nil {
-			return nil, rd.segmentGone(numbers[i], r, err)
-		}
-	}
-	return found, nil
-}
 
 // frames returns a segment's description, and its records.
 func (rd *Reader) frames(ctx context.Context, r *Snapshot, n int) (schema.SegmentInfo, []byte, error) {
@@ -99,14 +27,15 @@ func (rd *Reader) frames(ctx context.Context, r *Snapshot, n int) (schema.Segmen
 	return info, frames, nil
 }
 
-// eventAt returns the run's event at a position from its head: from the log, or from the segment into which it was
-// sealed since. It reports false if neither has it.
+// eventAt returns the run's event at a position from its head, without an id whichever event is there: from the log, or
+// from the segment into which it was sealed since. It reports false if neither has it.
 func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) (*schema.Event, bool, error) {
 	rec, found, err := eventlog.At(ctx, rd.js, r.Source.Store.Names, at.Stream)
 	if err != nil {
 		return nil, false, err
 	}
-	if found && schema.PositionOf(&rec).ID == at.ID {
+	is := func(rec *schema.Record) bool { return at.ID == "" || schema.PositionOf(rec).ID == at.ID }
+	if found && is(&rec) {
 		return decoded(&rec)
 	}
 	numbers, err := r.Source.Store.Segments.List(ctx, r.Run)
@@ -131,7 +60,7 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 		}
 		var there *schema.Record
 		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-			if rec.Stream == at.Stream && schema.PositionOf(&rec).ID == at.ID {
+			if rec.Stream == at.Stream && is(&rec) {
 				there = &rec
 			}
 			return there == nil

@@ -277,7 +277,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		}
 		// Once a takeover may have been published, only a proven read tells that it was not stored.
 		begun, read = true, s.routing.proven
-		opened, err := s.writer.open(ctx, r, rr, nil)
+		opened, err := s.writer.open(ctx, r, rr, "", nil)
 		if err != nil {
 			_, told := errors.AsType[*schema.ServiceError](err) // the fold refused it, so it is not open
 			return 0, !told, err

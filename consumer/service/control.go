@@ -3,9 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,24 +28,33 @@ const controlOverhead = 4 << 10
 // retryPause is the pause before a run is read again after another event or order came first.
 const retryPause = 5 * time.Millisecond
 
-// hintOwnID is the hint for a request_id that another request used.
-const hintOwnID = "Use a request_id of its own for every request."
-
 // hintRun is the hint for a request that the run is not ready for.
 const hintRun = "waymark runs get shows what the run is now and what it waits for."
 
-// decision is what to write into a run in the state that was read.
+// decision is what to write into a run in the state that was read. Without data nothing is written: a repeat is answered
+// with the event of its first try, and any other request with there or refusal.
 type decision struct {
 	data schema.Data
 	turn int32
-	// there, instead, is the event written before.
+	// there is the event of another request that had the same effect.
 	there *schema.ControlReply
+	// refusal is why the run cannot take the request.
+	refusal error
 }
 
 // change is a control event that a request asks for.
 type change struct {
-	who  sender
-	once onceID
+	who sender
+	// name of the request in the run, as in [schema.RequestName]; each try of a request without one writes its own event.
+	name string
+	// stateful: the request names the state of the run that it changes, so a second try has no second effect although
+	// its name is forgotten. Any other request has its effect once, by its name.
+	stateful bool
+	// frequent: a run may have many of these, which leave [schema.ReservedRequests] to others.
+	frequent bool
+	// same, if not nil, refuses a request that differs from the one of the event that is there. refusal is that of a
+	// stateful request.
+	same func(e *schema.Event, refusal error) error
 	// decide is called with a proven snapshot of the run.
 	decide func(context.Context, *reader.Snapshot) (decision, error)
 }
@@ -109,17 +115,33 @@ func (w *controlWriter) write(ctx context.Context, run string, c change) (*schem
 				return &schema.ControlReply{EventID: tried, Stream: at, By: c.who.by}, nil
 			}
 		}
-		if there, err := w.earlier(ctx, r, c.once); err != nil || there != nil {
-			return already(there), err
+		if !c.stateful {
+			if there, err := w.earlier(ctx, r, &c, nil); err != nil || there != nil {
+				return there, err
+			}
 		}
 		d, err := c.decide(ctx, r)
-		if err != nil || d.there != nil {
-			return already(d.there), err
+		if err != nil {
+			return nil, err
+		}
+		if d.data == nil {
+			there, err := w.earlier(ctx, r, &c, d.refusal)
+			switch {
+			case err != nil || there != nil:
+				return there, err
+			case d.there != nil:
+				d.there.Already = true
+			}
+			return d.there, d.refusal
 		}
 		if err := onlyKeysOf(r, d.data); err != nil {
 			return nil, err
 		}
-		e, err := w.event(r, c.once.at(&r.Head), &d)
+		name, err := c.nameIn(&r.Head)
+		if err != nil {
+			return nil, err
+		}
+		e, err := w.event(r, name, &d)
 		if err != nil {
 			return nil, err
 		}
@@ -151,44 +173,65 @@ func (w *controlWriter) write(ctx context.Context, run string, c change) (*schem
 	}
 }
 
-// earlier finds the event of an earlier try of a request, nil for none. An event before a rewind does not count.
-func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, once onceID) (*schema.ControlReply, error) {
-	if once.id == "" {
+// earlier answers a request with the event that an earlier try wrote, nil for none.
+func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, c *change, refusal error) (*schema.ControlReply, error) {
+	at, ok := r.Head.Requests.Find(c.name)
+	if !ok {
 		return nil, nil //nolint:nilnil // nil means no event
 	}
-	ends := once.all(&r.Head)
-	var found *schema.Event
-	there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
-		is := slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(id, ".c."+end) })
-		if is {
-			found = e
-		}
-		return is
-	})
-	if err != nil || there == nil {
+	e, found, err := w.routing.reader.EventAt(ctx, r, schema.Position{Stream: at})
+	switch {
+	case err != nil:
 		return nil, err
+	case !found || schema.RequestOf(e) != c.name:
+		return nil, schema.Fail(schema.CodeDamaged, "It had its effect. See what is missing: waymark verify "+r.Run+".",
+			"the event of this request's first try is no longer at %d in run %s", at, r.Run)
+	case c.same != nil:
+		err = c.same(e, refusal)
 	}
-	if !strings.HasSuffix(there.EventID, ".c."+once.at(&r.Head)) {
-		whole, err := w.routing.proven(ctx, r.Run, reader.Content)
-		if err != nil {
-			return nil, err
-		}
-		if behind, err := w.routing.reader.LeftBehind(ctx, whole, there.EventID); err != nil || behind {
-			return nil, err
-		}
-	}
-	if once.same != nil && found != nil {
-		err = once.same(found)
-	}
-	return there, err
+	return &schema.ControlReply{EventID: e.ID, Stream: at, By: byOf(e), Already: true}, err
 }
 
-// already marks a reply as the result of an earlier request; nil stays nil.
-func already(there *schema.ControlReply) *schema.ControlReply {
-	if there != nil {
-		there.Already = true
+// byOf returns By of a control event that the fold accepted.
+func byOf(e *schema.Event) string {
+	data, err := schema.ParseData(e)
+	if err != nil {
+		return ""
 	}
-	return there
+	by, _ := schema.DecidedBy(data)
+	return by
+}
+
+// decidedAlready adds to a refusal that another request has decided.
+func decidedAlready(refusal error, format string, args ...any) error {
+	said, ok := errors.AsType[*schema.ServiceError](refusal)
+	if !ok {
+		return refusal
+	}
+	return schema.Fail(said.Code, said.Hint, "%s: %s", fmt.Sprintf(format, args...), said.Message)
+}
+
+// otherRequest refuses a request whose name an event of another type has.
+func otherRequest(run string, e *schema.Event) error {
+	return schema.Fail(schema.CodeConflict, hintRun, "event %s of run %s has the name of this request, and is another: %s", e.ID, run, e.Name())
+}
+
+// nameIn is the request's name for its event. A run that has no room for it refuses the request, because a repeat would
+// be taken for a new one; a stateful request needs no name.
+func (c *change) nameIn(h *schema.Head) (string, error) {
+	room := schema.MaxRequests - h.Requests.Len()
+	if c.frequent {
+		room -= schema.ReservedRequests
+	}
+	switch {
+	case c.name == "" || room > 0:
+		return c.name, nil
+	case c.stateful:
+		return "", nil
+	default:
+		return "", schema.Fail(schema.CodeRunFull, "Go on in a new run by a hand-off. A mark or a cancel is possible without request_id.",
+			"run %s has taken %d requests with an id, and can recognize no more repeats", h.Run, h.Requests.Len())
+	}
 }
 
 // preflight asks the fold about a control event before it is published, so that a refused request writes nothing. The
@@ -230,11 +273,8 @@ func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.Serv
 
 // event builds the event of a decision. If the fold would refuse it, or it is too large for a message, the request is
 // wrong.
-func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
-	if once == "" {
-		once = rand.Text()
-	}
-	e, err := schema.NewControl(w.fleet, w.replica, r.Run, r.Head.Epoch, once, d.data, w.now())
+func (w *controlWriter) event(r *reader.Snapshot, name string, d *decision) (*schema.Event, error) {
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, r.Head.Epoch, schema.RequestNonce(name), d.data, w.now())
 	if err == nil {
 		_, err = schema.ParseData(e)
 	}
@@ -252,53 +292,15 @@ func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*sc
 	return e, nil
 }
 
-// onceID names the control event of a request, so that a repeat finds it. With the zero value each try writes its own
-// event.
-type onceID struct {
-	id string
-	// fact: the event counts also if a rewind abandoned it. Any other does not, and a repeat has another id after the
-	// rewind.
-	fact bool
-	// same, if not nil, refuses a request that differs from the one of the event that is there.
-	same func(*schema.Event) error
-}
-
-// onceFor names the control event of a request by its sender and content: a repeat gets the same name.
-func onceFor(requestID string, who sender, parts ...string) (onceID, error) {
+// requestName names a request by its request_id, its sender and its content; "" without request_id.
+func requestName(requestID string, who sender, parts ...string) (string, error) {
 	if requestID == "" {
-		return onceID{}, nil
+		return "", nil
 	}
 	if err := schema.CheckName("request_id", requestID); err != nil {
-		return onceID{}, badField("/request_id", err)
+		return "", badField("/request_id", err)
 	}
-	return onceID{id: onceOf(append([]string{requestID, who.by, who.claimed}, parts...)...)}, nil
-}
-
-// at is the end of the event's id in a run with this head.
-func (o onceID) at(h *schema.Head) string {
-	ends := o.all(h)
-	return ends[len(ends)-1]
-}
-
-// all are the ends of the event's id that count in a run with this head, the latest last.
-func (o onceID) all(h *schema.Head) []string {
-	ends := []string{o.id}
-	if o.id == "" || o.fact {
-		return ends
-	}
-	for _, r := range h.Superseded {
-		ends = append(ends, onceOf(o.id, fmt.Sprint(r.Epoch)))
-	}
-	return ends
-}
-
-// onceOf is the end of the id of the control event that these texts name.
-func onceOf(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // Write of a hash never fails
-	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
+	return schema.RequestName(append(parts, requestID, who.by, who.claimed)...), nil
 }
 
 // errNothingAccepted is the answer for a run id under which no valid event was published.
@@ -360,27 +362,32 @@ func (s *Service) cancel(t *task, req *schema.CancelRequest) (c change, err erro
 		case !r.Head.CancelRequested:
 			return decision{data: &schema.RunCancelRequestedData{By: c.who.by, Claimed: c.who.claimed, Reason: req.Reason, Refs: req.Refs}}, nil
 		}
-		there, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
-		if there == nil {
-			there = &schema.ControlReply{}
-		}
-		return decision{there: there}, err
+		return s.doneAt(ctx, r, r.Head.CancelPosition)
 	}
-	c.once, err = onceFor(req.RequestID, c.who, "cancel")
+	c.name, err = requestName(req.RequestID, c.who, "cancel")
 	return c, err
 }
 
+// doneAt answers a request with the event of another one that had the same effect.
+func (s *Service) doneAt(ctx context.Context, r *reader.Snapshot, at schema.Position) (decision, error) {
+	there := &schema.ControlReply{EventID: at.ID, Stream: at.Stream}
+	e, found, err := s.reader.EventAt(ctx, r, at)
+	if found {
+		there.By = byOf(e)
+	}
+	return decision{there: there}, err
+}
+
 // handoff accepts, declines or closes a hand-off.
-func (s *Service) handoff(t *task, req *schema.HandoffRequest) (c change, err error) {
+func (*Service) handoff(t *task, req *schema.HandoffRequest) (c change, err error) {
 	if err := cmp.Or(checkHandoff(t.run, req), onlyEncrypted(req.Refs, "/reason")); err != nil {
 		return c, err
 	}
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
 	}
-	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		return decideHandoff(ctx, s.reader, r, req, c.who)
-	}
+	c.name, c.stateful, c.frequent = schema.RequestName("handoff", req.HandoffID, req.Action, c.who.name()), true, true
+	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) { return decideHandoff(r, req, c.who) }
 	return c, nil
 }
 
@@ -416,9 +423,8 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 	}
 }
 
-// decideHandoff decides the effect of a request on the hand-off. A repeat finds its earlier event and is not executed
-// twice.
-func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
+// decideHandoff decides the effect of a request on the hand-off.
+func decideHandoff(r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
 	var open *schema.OpenHandoff
 	for i := range r.Head.Handoffs {
 		if r.Head.Handoffs[i].HandoffID == req.HandoffID {
@@ -428,18 +434,11 @@ func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, r
 	accept := req.Action == schema.HandoffAccept
 	switch {
 	case open == nil && !accept:
-		if there, err := doneHandoff(ctx, rd, r, req, who); err != nil || there != nil {
-			return decision{there: there}, err
-		}
-		return decision{}, errUnknownHandoff(r, req.HandoffID)
+		return decision{refusal: errUnknownHandoff(r, req.HandoffID)}, nil
 	case open == nil:
 		return decision{}, errUnknownHandoff(r, req.HandoffID)
 	case open.Status == schema.HandoffStatusAccepted && accept && nameOf(open.By, open.Claimed) == who.name() && open.ChildRun == req.ChildRun:
-		there, err := doneHandoff(ctx, rd, r, req, who)
-		if there == nil {
-			there = &schema.ControlReply{}
-		}
-		return decision{there: there}, err
+		return decision{there: &schema.ControlReply{}}, nil
 	case open.Status == schema.HandoffStatusAccepted && req.Action != schema.HandoffClose:
 		return decision{}, errHandoffTaken(r, open)
 	case accept && open.OfferHash != req.OfferHash:
@@ -457,33 +456,6 @@ func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, r
 	default:
 		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason, Refs: req.Refs}}, nil
 	}
-}
-
-// doneHandoff finds the event that an earlier try of the request wrote.
-func doneHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
-	return rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
-		if e == nil {
-			return false
-		}
-		switch e.Name() {
-		case schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed:
-		default:
-			return false
-		}
-		data, err := schema.ParseData(e)
-		if err != nil {
-			return false
-		}
-		switch d := data.(type) {
-		case *schema.HandoffAcceptedData:
-			return req.Action == schema.HandoffAccept && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name() && d.ChildRun == req.ChildRun
-		case *schema.HandoffDeclinedData:
-			return req.Action == schema.HandoffDecline && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
-		case *schema.HandoffClosedData:
-			return req.Action == schema.HandoffClose && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
-		}
-		return false
-	})
 }
 
 func errUnknownHandoff(r *reader.Snapshot, id string) error {

@@ -185,10 +185,60 @@ func (a *answer) fold(tb testing.TB, run string) *schema.State {
 // errNoAnswer says that a request was not answered in time.
 var errNoAnswer = errors.New("no answer")
 
-// ask sends a request and receives the whole answer, acknowledging as a client must.
+// ask sends a request and receives the whole answer, acknowledging as a client must. An answer and a settlement that
+// name no event and no attempt are about the present ones.
 func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 	w.TB.Helper()
+	switch r := req.(type) {
+	case schema.InputRequest:
+		r.EventID = cmp.Or(r.EventID, w.asked(run, r.InterruptID), "unasked")
+		req = r
+	case schema.SettleRequest:
+		r.CallEpoch = cmp.Or(r.CallEpoch, w.attempt(run, r.CallKey))
+		req = r
+	}
 	return w.askWith(verb, run, req, func(*nats.Msg) {})
+}
+
+// badly is the error with which a request must be answered that is sent as it is.
+func (w *serviceWorld) badly(verb, run string, req any) *schema.ServiceError {
+	w.TB.Helper()
+	body, err := json.Marshal(req)
+	require.NoError(w.TB, err)
+	return w.refused(verb, run, body)
+}
+
+// head is the run's head, empty for no run.
+func (w *serviceWorld) head(run string) *schema.Head {
+	w.TB.Helper()
+	a, err := w.askWith(schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, func(*nats.Msg) {})
+	if err != nil {
+		return new(schema.Head)
+	}
+	return &decodeAs[schema.GetReply](w.TB, a.first).Head
+}
+
+// asked is the id of the event that asks a question, "" for none.
+func (w *serviceWorld) asked(run, interrupt string) string {
+	w.TB.Helper()
+	for _, o := range w.head(run).Interrupts {
+		if o.InterruptID == interrupt {
+			return o.Position.ID
+		}
+	}
+	return ""
+}
+
+// attempt is the epoch of an open call, 0 for none.
+func (w *serviceWorld) attempt(run string, key schema.CallKey) schema.Epoch {
+	w.TB.Helper()
+	key.Occurrence = max(key.Occurrence, 1)
+	for _, c := range w.head(run).OpenCalls {
+		if c.CallKey == key {
+			return c.Epoch
+		}
+	}
+	return 0
 }
 
 // askWith calls seen before each reply is acknowledged.

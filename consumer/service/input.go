@@ -32,13 +32,13 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
 	}
-	c.once, err = onceFor(req.RequestID, c.who, req.InterruptID)
-	c.once.same = func(e *schema.Event) error { return sameInput(t.run, e, req) }
+	c.name, c.stateful, c.frequent = schema.RequestName("input", req.EventID), true, true
+	c.same = func(e *schema.Event, refusal error) error { return sameInput(t.run, e, req, c.who, refusal) }
 	var checked schema.Position
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		o, err := answerable(r, req)
 		if err != nil {
-			return decision{}, err
+			return decision{refusal: err}, nil
 		}
 		if req.Status == schema.InputResolved && checked != o.Position {
 			if err := s.checkAnswer(ctx, r, o, req); err != nil {
@@ -50,17 +50,22 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed,
 		}}, nil
 	}
-	return c, err
+	return c, nil
 }
 
-// sameInput refuses a request whose request_id names a different answer.
-func sameInput(run string, e *schema.Event, req *schema.InputRequest) error {
+// sameInput refuses an answer to a question that another one has answered.
+func sameInput(run string, e *schema.Event, req *schema.InputRequest, who sender, refusal error) error {
 	data, _ := schema.ParseData(e) // an unreadable event is no answer
 	first, ok := data.(*schema.RunInputData)
-	if !ok || cmp.Or(first.Status, schema.InputResolved) == req.Status && schema.SameJSON(first.Payload, req.Payload) {
+	if !ok {
+		return otherRequest(run, e)
+	}
+	by := sender{by: first.By, claimed: first.Claimed}
+	if by == who && cmp.Or(first.Status, schema.InputResolved) == req.Status && schema.SameJSON(first.Payload, req.Payload) {
 		return nil
 	}
-	return schema.Fail(schema.CodeConflict, hintOwnID, "request_id %.80q gave another answer to %.80q of run %s already", req.RequestID, req.InterruptID, run)
+	return decidedAlready(refusal, "question %.80q of run %s was answered already, as %s by %s",
+		req.InterruptID, run, cmp.Or(first.Status, schema.InputResolved), by.name())
 }
 
 // checkInput validates a request and fills in its defaults.
@@ -69,6 +74,8 @@ func checkInput(req *schema.InputRequest) error {
 	switch {
 	case req.InterruptID == "":
 		return badField("/interrupt_id", errors.New("is required"))
+	case req.EventID == "":
+		return badField("/event_id", errors.New("is required: the id of the run.waiting that was read"))
 	case req.Status == schema.InputExpired:
 		return badField("/status", errors.New("only the daemon may use expired; use resolved or cancelled"))
 	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
@@ -96,7 +103,7 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 			"run %s does not wait for %.80q: %s", r.Run, req.InterruptID, waits)
 	}
 	o := &r.Head.Interrupts[i]
-	if req.EventID != "" && req.EventID != o.Position.ID {
+	if req.EventID != o.Position.ID {
 		return nil, schema.Fail(schema.CodeConflict, "Answer that one: "+hintRun,
 			"run %s asks another thing under %.80q now: %q", r.Run, o.InterruptID, cmp.Or(o.Message, o.Reason))
 	}

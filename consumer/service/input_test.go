@@ -124,7 +124,7 @@ func TestAnswer_Invalid_Refused(t *testing.T) {
 		{"an answer without a sender", "run-1", req(func(r *schema.InputRequest) { r.By = "" }), schema.CodeBadRequest, "/by", ``},
 		{"the word of the daemon", "run-1", req(func(r *schema.InputRequest) { r.Status = "expired" }), schema.CodeBadRequest, "/status", ``},
 		{"an unknown status", "run-1", req(func(r *schema.InputRequest) { r.Status = "maybe" }), schema.CodeBadRequest, "/status", ``},
-		{"a request id outside the grammar", "run-1", req(func(r *schema.InputRequest) { r.RequestID = "a.b" }), schema.CodeBadRequest, "/request_id", ``},
+		{"an answer without a question", "run-1", []byte(`{"interrupt_id":"w1","payload":{"ok":true},"by":"alice"}`), schema.CodeBadRequest, "/event_id", ``},
 		{"a payload that no event carries", "run-1", answerTo("free", `"`+strings.Repeat("x", 520<<10)+`"`), schema.CodeTooLarge, "at most", ``},
 		{"a payload that the fold would refuse", "run-1", answerTo("free", nested(600)), schema.CodeBadRequest, "nested", ``},
 	} {
@@ -171,22 +171,27 @@ func TestAnswer_NoSchema_Accepted(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-// The first answer stays. A second sender is told so, unless it repeats the same request.
+// The first answer stays. A second sender is told so, unless it repeats the same answer.
 func TestAnswer_Repeated_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	req := answerTo("w1", `{"ok":true}`)
-	req.RequestID = "req-1"
+	req.EventID = w.asked("run-1", "w1")
 	first := w.control(schema.VerbInput, "run-1", req)
 	require.Equal(t, repeated(first), w.control(schema.VerbInput, "run-1", req))
-	other := req
-	other.RequestID = "req-2"
-	require.Equal(t, schema.CodeUnknownInterrupt, w.refused(schema.VerbInput, "run-1", other).Code)
-	other = req
-	other.By = "bob"
-	require.Equal(t, schema.CodeUnknownInterrupt, w.refused(schema.VerbInput, "run-1", other).Code, "another person's request of the same id")
+	for _, other := range []func(*schema.InputRequest){
+		func(r *schema.InputRequest) { r.By = "bob" },
+		func(r *schema.InputRequest) { r.Payload = value(`{"ok":false}`) },
+		func(r *schema.InputRequest) { r.Status, r.Payload = schema.InputCancelled, nil },
+	} {
+		again := req
+		other(&again)
+		e := w.refused(schema.VerbInput, "run-1", again)
+		require.Equal(t, schema.CodeUnknownInterrupt, e.Code)
+		require.Contains(t, e.Message, `question "w1" of run run-1 was answered already, as resolved by alice`)
+	}
 
 	w.recover("run-1", takeover("executor-2", "req-9"))
 	require.Equal(t, repeated(first), w.control(schema.VerbInput, "run-1", req), "in a later epoch, too")
@@ -200,18 +205,19 @@ func TestAnswer_Racing_OneAccepted(t *testing.T) {
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	x.wait("w2", yesOrNo)
+	questions := []string{w.asked("run-1", "w1"), w.asked("run-1", "w2")}
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	same := make([]*schema.ControlReply, 8)
 	for i := range errs {
 		wg.Go(func() {
 			req := answerTo("w1", `{"ok":true}`)
-			req.RequestID = fmt.Sprintf("req-%d", i)
+			req.By, req.EventID = fmt.Sprintf("person-%d", i), questions[0]
 			_, errs[i] = w.ask(schema.VerbInput, "run-1", req)
 		})
 		wg.Go(func() {
 			req := answerTo("w2", `{"ok":false}`)
-			req.RequestID = "once"
+			req.EventID = questions[1]
 			if a, err := w.ask(schema.VerbInput, "run-1", req); err == nil {
 				same[i] = decodeAs[schema.ControlReply](t, a.first)
 			}
@@ -248,7 +254,7 @@ func TestAnswer_RepeatedAfterSeal_Found(t *testing.T) {
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	req := answerTo("w1", `{"ok":true}`)
-	req.RequestID = "req-1"
+	req.EventID = w.asked("run-1", "w1")
 	first := w.control(schema.VerbInput, "run-1", req)
 	x.adopt(first.Stream)
 	for range 3 {

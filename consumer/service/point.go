@@ -69,29 +69,24 @@ func (s *Service) mark(t *task, req *schema.MarkRequest) (c change, err error) {
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
 	}
-	c.once, err = onceFor(req.RequestID, c.who, "mark", req.Name)
-	c.once.fact = true // like the mark
+	c.name, err = requestName(req.RequestID, c.who, "mark", req.Name)
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, req, c.who)
-		if d.there != nil {
-			// The reply names the sender of the first request.
-			if there, err := s.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return id == d.there.EventID }); err != nil || there != nil {
-				return decision{there: there}, err
-			}
+		if d.data == nil && err == nil {
+			return s.doneAt(ctx, r, r.Head.Position)
 		}
 		return d, err
 	}
 	return c, err
 }
 
-// markable decides a request to mark a run: a new mark, an existing one, or a conflict.
+// markable decides a request to mark a run: a new mark, nothing if the run's last event is that mark, or a conflict.
 func markable(r *reader.Snapshot, req *schema.MarkRequest, who sender) (decision, error) {
 	data := &schema.CheckpointMarkedData{Name: req.Name, By: who.by, Claimed: who.claimed}
 	i := slices.IndexFunc(r.Head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })
 	switch {
 	case i >= 0 && r.Head.Marks[i].Position == r.Head.Position:
-		at := r.Head.Position
-		return decision{there: &schema.ControlReply{EventID: at.ID, Stream: at.Stream}}, nil
+		return decision{}, nil
 	case i >= 0 && !req.Move:
 		m := &r.Head.Marks[i]
 		return decision{}, schema.Fail(schema.CodeConflict, "Choose another name, or say that the mark moves.",

@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -63,7 +62,7 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 				return nil, refusal
 			}
 			if to != nil && !rewound {
-				if err := w.firstRewind(ctx, r, req, to); err != nil {
+				if _, err := w.firstRewind(ctx, r, req, to); err != nil {
 					return nil, err
 				}
 			}
@@ -76,15 +75,16 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			return nil, err
 		}
 		var base *schema.Base
+		name := ""
 		if to != nil {
-			if err := w.firstRewind(ctx, r, req, to); err != nil {
+			if name, err = w.firstRewind(ctx, r, req, to); err != nil {
 				return nil, err
 			}
 			if base, err = w.routing.reader.Rewind(ctx, r, *to); err != nil {
 				return nil, err
 			}
 		}
-		opened, err := w.open(ctx, r, req, base)
+		opened, err := w.open(ctx, r, req, name, base)
 		if err != nil {
 			return nil, err
 		}
@@ -103,20 +103,28 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 	}
 }
 
-// firstRewind refuses a rewind whose request id opened an earlier epoch of the run, or one at another point: a late
-// repeat would abandon another executor's work.
-func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Point) error {
-	d, epoch, err := w.routing.reader.Takeover(ctx, r, req.RequestID)
-	switch {
-	case err != nil || d == nil:
-		return err
-	case d.To == nil || d.To.Point != to.String():
-		return schema.Fail(schema.CodeConflict, hintOwnRequestID, "request_id %s opened epoch %d of run %s elsewhere than at %s", req.RequestID, epoch, r.Run, to)
-	case epoch != r.Head.Epoch:
-		return schema.Fail(schema.CodeConflict, "Look at the run, then ask again with a request_id of its own: "+hintRun,
-			"request_id %s rewound run %s to %s in epoch %d, and executor %s has it in epoch %d", req.RequestID, r.Run, to, epoch, r.Head.Executor, r.Head.Epoch)
+// firstRewind refuses a rewind whose request id did an earlier one, or one to another point: a late repeat would abandon
+// another executor's work. It returns the request's name.
+func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Point) (string, error) {
+	c := change{name: schema.RequestName("rewind", req.RequestID)}
+	c.same = func(e *schema.Event, _ error) error {
+		data, _ := schema.ParseData(e) // an unreadable event is no takeover
+		d, ok := data.(*schema.RunResumedData)
+		switch {
+		case !ok:
+			return otherRequest(r.Run, e)
+		case d.To == nil || d.To.Point != to.String():
+			return schema.Fail(schema.CodeConflict, hintOwnRequestID, "request_id %s opened epoch %d of run %s elsewhere than at %s", req.RequestID, e.Epoch, r.Run, to)
+		case e.Epoch != r.Head.Epoch:
+			return schema.Fail(schema.CodeConflict, "Look at the run, then ask again with a request_id of its own: "+hintRun,
+				"request_id %s rewound run %s to %s in epoch %d, and executor %s has it in epoch %d", req.RequestID, r.Run, to, e.Epoch, r.Head.Executor, r.Head.Epoch)
+		}
+		return nil
 	}
-	return nil
+	if there, err := w.earlier(ctx, r, &c, nil); err != nil || there != nil {
+		return "", err
+	}
+	return c.nameIn(&r.Head)
 }
 
 // hintOwnRequestID is the hint for a request_id that an earlier takeover used.
@@ -169,16 +177,17 @@ func moved(h *schema.Head, expected schema.Epoch) *schema.ServiceError {
 		"run %s %s in epoch %d, with executor %s, and not in epoch %d", h.Run, why, h.Epoch, cmp.Or(h.Executor, "none"), expected)
 }
 
-// open publishes the takeover after the read's last event and folds it. to is as in [schema.RunResumedData]. It
+// open publishes the takeover after the read's last event and folds it. name is the request's, if it is a rewind, and to
+// is as in [schema.RunResumedData]. It
 // reports false if another event came first. The acknowledgement is both barrier and fence: it comes from the real
 // leader, and the older executor's next compare-and-set fails.
-func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Base) (bool, error) {
+func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, name string, to *schema.Base) (bool, error) {
 	h := &r.Head
 	data := &schema.RunResumedData{
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
 		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest}, To: to,
 	}
-	e, err := schema.NewControl(w.fleet, w.replica, r.Run, h.Epoch+1, rand.Text(), data, w.now())
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, h.Epoch+1, schema.RequestNonce(name), data, w.now())
 	if err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}

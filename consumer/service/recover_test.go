@@ -269,7 +269,7 @@ func TestSettle_ByOperator_Recorded(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.openCall("call-x", schema.ReplayHold)
-	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "alice"}
+	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "alice", CallEpoch: 1}
 
 	e := w.refused(schema.VerbSettle, "run-1", req)
 	require.Equal(t, schema.CodeNotInDoubt, e.Code, "the executor is still at it")
@@ -300,7 +300,18 @@ func TestSettle_ByOperator_Recorded(t *testing.T) {
 	require.Equal(t, settled.Stream, got.Head.Position.Stream)
 	require.JSONEq(t, `"sent"`, string(got.State.Calls[1].Result))
 
-	require.Equal(t, schema.CodeNotInDoubt, w.refused(schema.VerbSettle, "run-1", req).Code, "settled once")
+	require.Equal(t, repeated(settled), w.control(schema.VerbSettle, "run-1", req), "settled once")
+	for _, other := range []func(*schema.SettleRequest){
+		func(r *schema.SettleRequest) { r.By = "bob" },
+		func(r *schema.SettleRequest) { r.Result = value(`"lost"`) },
+		func(r *schema.SettleRequest) { r.How, r.Result = schema.SettledAbandoned, nil },
+	} {
+		again := req
+		other(&again)
+		e := w.refused(schema.VerbSettle, "run-1", again)
+		require.Equal(t, schema.CodeNotInDoubt, e.Code)
+		require.Contains(t, e.Message, "call call-x of turn 2 of run run-1 was settled already, as decided by alice")
+	}
 }
 
 // The first try may be read long after the second was answered, when the call is in doubt again: one decision of a
@@ -311,10 +322,7 @@ func TestSettle_Repeated_OneEvent(t *testing.T) {
 	x := w.aRun("run-1", 1, 10)
 	x.openCall("call-x", schema.ReplayHold)
 	taken, _ := w.recover("run-1", takeover("executor-2", "req-1"))
-	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledRerun, By: "alice", RequestID: "s1"}
-	bad := req
-	bad.RequestID = "not a name"
-	require.Contains(t, w.refused(schema.VerbSettle, "run-1", bad).Message, "/request_id")
+	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledRerun, By: "alice", CallEpoch: 1}
 	settled := w.control(schema.VerbSettle, "run-1", req)
 	require.Equal(t, repeated(settled), w.control(schema.VerbSettle, "run-1", req))
 	x.resume(taken, "executor-2")
@@ -325,8 +333,10 @@ func TestSettle_Repeated_OneEvent(t *testing.T) {
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Len(t, got.Head.InDoubt(), 1)
 	require.EqualValues(t, 1, got.Head.Counts.Settled)
-	req.RequestID = "s2"
-	require.NotEqual(t, settled, w.control(schema.VerbSettle, "run-1", req), "another request is another word")
+	req.CallEpoch = 0
+	require.Contains(t, w.badly(schema.VerbSettle, "run-1", req).Message, "/call_epoch: is required: the epoch of the attempt that was seen; the present one is 2")
+	req.CallEpoch = 2
+	require.NotEqual(t, settled, w.control(schema.VerbSettle, "run-1", req), "the second attempt is settled, too")
 }
 
 func TestSettle_Racing_OneEvent(t *testing.T) {
@@ -340,7 +350,7 @@ func TestSettle_Racing_OneEvent(t *testing.T) {
 	for i := range errs {
 		wg.Go(func() {
 			_, errs[i] = w.ask(schema.VerbSettle, "run-1", schema.SettleRequest{
-				CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledAbandoned, By: fmt.Sprintf("operator-%d", i),
+				CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledAbandoned, By: fmt.Sprintf("operator-%d", i), CallEpoch: 1,
 			})
 		})
 	}

@@ -47,44 +47,42 @@ func TestRewind_RepeatedLate_IsRefused(t *testing.T) {
 func TestRewind_RequestIDWithAnotherPoint_IsRefused(t *testing.T) {
 	t.Parallel()
 	w, _ := pointWorld(t, func(*serviceWorld, *writer) {})
-	w.recover("run-1", schema.RecoverRequest{Executor: "executor-1", RequestID: "plain", View: schema.ViewHead})
 	ask := func(id, at string) schema.RecoverRequest {
 		return schema.RecoverRequest{Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: id, At: at, View: schema.ViewHead}
 	}
 	w.recover("run-1", ask("q", "turn:3"))
 	e := w.refused(schema.VerbRecover, "run-1", ask("q", "turn:2"))
 	require.Equal(t, schema.CodeConflict, e.Code)
-	require.Contains(t, e.Message, "request_id q opened epoch 3 of run run-1 elsewhere than at turn:2")
-	e = w.refused(schema.VerbRecover, "run-1", ask("plain", "turn:2"))
+	require.Contains(t, e.Message, "request_id q opened epoch 2 of run run-1 elsewhere than at turn:2")
+	w.recover("run-1", schema.RecoverRequest{Executor: "executor-1", RequestID: "plain", View: schema.ViewHead})
+	e = w.refused(schema.VerbRecover, "run-1", ask("q", "turn:2"))
 	require.Equal(t, schema.CodeConflict, e.Code)
-	same, _ := w.recover("run-1", ask("q", "turn:3"))
-	require.Equal(t, schema.Epoch(3), same.Epoch)
+	require.Contains(t, e.Message, "request_id q opened epoch 2 of run run-1 elsewhere than at turn:2", "behind another takeover, too")
 	require.EqualValues(t, 2, w.svc.Stats().Takeovers.Load())
 }
 
-// A client that reads the run of its takeover once more must not take it over again.
+// An answer and a settlement name what they decide about: if a rewind has opened it again, they decide again.
 func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 	t.Parallel()
-	answer := func(payload string) schema.InputRequest {
-		return schema.InputRequest{InterruptID: "q", RequestID: "click-1", Payload: jsontext.Value(payload), By: "ann"}
-	}
+	call := schema.CallKey{Turn: 2, ToolCallID: "c9", Occurrence: 1}
 	for name, c := range map[string]struct {
 		verb    string
-		request any
 		prepare func(*serviceWorld, *writer)
+		request func(*serviceWorld) any
 		done    func(*schema.Head) bool
 	}{
-		"input": {schema.VerbInput, answer(`"red"`), func(_ *serviceWorld, x *writer) { x.wait("q", "") }, func(h *schema.Head) bool { return len(h.Interrupts) == 0 }},
-		"cancel": {
-			schema.VerbCancel, schema.CancelRequest{RequestID: "click-1", By: "ann"}, func(*serviceWorld, *writer) {}, func(h *schema.Head) bool { return h.CancelRequested },
+		"input": {
+			schema.VerbInput, func(_ *serviceWorld, x *writer) { x.wait("q", "") }, func(w *serviceWorld) any {
+				return schema.InputRequest{InterruptID: "q", EventID: w.asked("run-1", "q"), Payload: jsontext.Value(`"red"`), By: "ann"}
+			}, func(h *schema.Head) bool { return len(h.Interrupts) == 0 },
 		},
 		"settle": {
-			schema.VerbSettle, schema.SettleRequest{
-				CallKey: schema.CallKey{Turn: 2, ToolCallID: "c9", Occurrence: 1}, How: schema.SettledAbandoned, RequestID: "click-1", By: "ann",
-			}, func(w *serviceWorld, x *writer) {
+			schema.VerbSettle, func(w *serviceWorld, x *writer) {
 				x.openCall("c9", schema.ReplayHold)
 				reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-1", RequestID: "r", View: schema.ViewHead})
 				x.resume(reply, "executor-1")
+			}, func(w *serviceWorld) any {
+				return schema.SettleRequest{CallKey: call, CallEpoch: w.attempt("run-1", call), How: schema.SettledAbandoned, By: "ann"}
 			}, func(h *schema.Head) bool { return len(h.OpenCalls) == 0 },
 		},
 	} {
@@ -95,30 +93,20 @@ func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 			x.Start()
 			x.conversation(10)
 			c.prepare(w, x)
-			state := func() *schema.Head {
-				reply, _ := w.get("run-1", schema.ViewHead)
-				return &reply.Head
-			}
-			at := fmt.Sprintf("record:%d", state().Records)
+			request := c.request(w)
+			at := fmt.Sprintf("record:%d", w.head("run-1").Records)
 			for round := range 3 {
-				require.False(t, c.done(state()), "round %d", round)
-				_, err := w.ask(c.verb, "run-1", c.request)
-				require.NoError(t, err, "round %d", round)
-				require.True(t, c.done(state()), "round %d", round)
-				records := state().Records
-				_, err = w.ask(c.verb, "run-1", c.request)
-				require.NoError(t, err, "round %d", round)
-				require.Equal(t, records, state().Records, "a repeat writes nothing")
+				require.False(t, c.done(w.head("run-1")), "round %d", round)
+				first := w.control(c.verb, "run-1", request)
+				require.True(t, c.done(w.head("run-1")), "round %d", round)
+				records := w.head("run-1").Records
+				require.Equal(t, repeated(first), w.control(c.verb, "run-1", request), "round %d", round)
+				require.Equal(t, records, w.head("run-1").Records, "a repeat writes nothing")
 				// If the rewind's point is after the answer, the answer counts.
 				w.recover("run-1", schema.RecoverRequest{
 					Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: fmt.Sprint("keep", round), At: fmt.Sprintf("record:%d", records), View: schema.ViewHead,
 				})
-				if name != "cancel" { // a rewind ends the request to cancel
-					records = state().Records
-					_, err = w.ask(c.verb, "run-1", c.request)
-					require.NoError(t, err, "round %d", round)
-					require.Equal(t, records, state().Records, "it is done already")
-				}
+				require.Equal(t, repeated(first), w.control(c.verb, "run-1", request), "it is done already")
 				w.recover("run-1", schema.RecoverRequest{
 					Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: fmt.Sprint("back", round), At: at, View: schema.ViewHead,
 				})
@@ -127,37 +115,16 @@ func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 	}
 }
 
-// A request id stands for one answer, and for one settlement.
-func TestControl_RequestIDWithAnotherAnswer_IsRefused(t *testing.T) {
+// A request to cancel had its effect before the rewind, and stops no work after it.
+func TestCancel_RepeatedBehindARewind_StopsNothing(t *testing.T) {
 	t.Parallel()
-	w := newServiceWorld(t)
-	x := w.writer("run-1")
-	x.Start()
-	x.wait("q", "")
-	req := schema.InputRequest{InterruptID: "q", RequestID: "click-1", Payload: jsontext.Value(`{"n":1.0}`), By: "ann"}
-	require.False(t, w.control(schema.VerbInput, "run-1", req).Already)
-	same := req
-	same.Payload = jsontext.Value(`{ "n":1 }`)
-	require.True(t, w.control(schema.VerbInput, "run-1", same).Already)
-	other := req
-	other.Payload = jsontext.Value(`{"n":2}`)
-	e := w.refused(schema.VerbInput, "run-1", other)
-	require.Equal(t, schema.CodeConflict, e.Code)
-	require.Contains(t, e.Message, `request_id "click-1" gave another answer to "q" of run run-1 already`)
-	other = req
-	other.Status, other.Payload = schema.InputCancelled, nil
-	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbInput, "run-1", other).Code)
-
-	y := w.writer("run-2")
-	y.Start()
-	y.openCall("c9", schema.ReplayHold)
-	reply, _ := w.recover("run-2", schema.RecoverRequest{Executor: "executor-1", RequestID: "r", View: schema.ViewHead})
-	require.Len(t, reply.InDoubt, 1)
-	settle := schema.SettleRequest{CallKey: reply.InDoubt[0].CallKey, How: schema.SettledVerified, Result: jsontext.Value(`1`), RequestID: "click-2", By: "ann"}
-	_, err := w.ask(schema.VerbSettle, "run-2", settle)
-	require.NoError(t, err)
-	_, err = w.ask(schema.VerbSettle, "run-2", settle)
-	require.NoError(t, err)
-	settle.Result = jsontext.Value(`2`)
-	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbSettle, "run-2", settle).Code)
+	w, _ := pointWorld(t, func(*serviceWorld, *writer) {})
+	req := schema.CancelRequest{RequestID: "click-1", By: "ann"}
+	first := w.control(schema.VerbCancel, "run-1", req)
+	w.rewind("run-1", "turn:3", schema.ViewHead)
+	require.Equal(t, repeated(first), w.control(schema.VerbCancel, "run-1", req))
+	require.False(t, w.head("run-1").CancelRequested)
+	req.RequestID = "click-2"
+	require.False(t, w.control(schema.VerbCancel, "run-1", req).Already)
+	require.True(t, w.head("run-1").CancelRequested)
 }

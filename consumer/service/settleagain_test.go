@@ -17,13 +17,13 @@ func TestSettle_SameIDInOneAnswer_OtherOccurrenceIsNotNamed(t *testing.T) {
 	x.Publish(&schema.TurnAnsweredData{Turn: x.Turn, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{call, call}}, x.Turn)
 	taken, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	settled := w.control(schema.VerbSettle, "run-1", schema.SettleRequest{
-		CallKey: schema.CallKey{Turn: x.Turn, ToolCallID: "a", Occurrence: 2}, How: schema.SettledDecided, Result: []byte(`1`), By: "alice", RequestID: "s1",
+		CallKey: schema.CallKey{Turn: x.Turn, ToolCallID: "a", Occurrence: 2}, How: schema.SettledDecided, Result: []byte(`1`), By: "alice",
 	})
 	x.resume(taken, "executor-2")
 	x.Last = uint64(settled.Stream)
 	x.Publish(&schema.ToolReturnedData{ToolCallID: "a", Occurrence: 1, Result: []byte(`1`)}, x.Turn)
 	said := w.refused(schema.VerbSettle, "run-1", schema.SettleRequest{
-		CallKey: schema.CallKey{Turn: x.Turn, ToolCallID: "a", Occurrence: 1}, How: schema.SettledAbandoned, By: "bob", RequestID: "s2",
+		CallKey: schema.CallKey{Turn: x.Turn, ToolCallID: "a", Occurrence: 1}, How: schema.SettledAbandoned, By: "bob",
 	})
 	require.NotContains(t, said.Message, "settled already", "alice settled the second call; the tool has returned the first")
 }

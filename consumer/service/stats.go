@@ -36,7 +36,7 @@ var codes = []schema.Code{
 	schema.CodeBadRequest, schema.CodeForbidden, schema.CodeNotFound, schema.CodeConflict, schema.CodeRunEnded,
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
-	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeTooManySignals, schema.CodeQuarantined,
+	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeTooManySignals, schema.CodeRunFull, schema.CodeQuarantined,
 	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodeNotAcknowledged,
 }
 

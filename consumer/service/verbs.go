@@ -79,7 +79,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 }
 
 // settle records an operator's decision about a call in doubt.
-func (s *Service) settle(t *task, req *schema.SettleRequest) (c change, err error) {
+func (*Service) settle(t *task, req *schema.SettleRequest) (c change, err error) {
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
 	}
@@ -97,53 +97,31 @@ func (s *Service) settle(t *task, req *schema.SettleRequest) (c change, err erro
 		}
 		return c, badField("/", err)
 	}
-	c.once, err = onceFor(req.RequestID, c.who, req.IdempotencyKey(t.run), string(req.How))
-	c.once.same = func(e *schema.Event) error { return sameSettlement(t.run, e, req) }
-	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	attempt := []string{"settle", req.IdempotencyKey(t.run), fmt.Sprint(req.CallEpoch)}
+	c.name, c.stateful, c.frequent = schema.RequestName(attempt...), true, true
+	c.same = func(e *schema.Event, refusal error) error { return sameSettlement(t.run, e, req, c.who, refusal) }
+	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
-		err := settleable(r, req)
-		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
-			err = settledAlready(ctx, s.reader, r, req, refusal)
+		if err := settleable(r, req); err != nil {
+			return decision{refusal: err}, nil
 		}
-		return decision{data: data, turn: req.Turn}, err
+		return decision{data: data, turn: req.Turn}, nil
 	}
-	return c, err
+	return c, nil
 }
 
-// sameSettlement refuses a request whose request_id names a settlement with another result.
-func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest) error {
-	parsed, _ := schema.ParseData(e) // an unreadable event is no settlement
-	first, ok := parsed.(*schema.ToolSettledData)
-	same := func(a, b *bool) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
-	if !ok || schema.SameJSON(first.Result, req.Result) && same(first.IsError, req.IsError) {
+// sameSettlement adds to the refusal of a request the different settlement that the attempt at the call has.
+func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest, who sender, refusal error) error {
+	data, _ := schema.ParseData(e) // an unreadable event is no settlement
+	first, ok := data.(*schema.ToolSettledData)
+	if !ok {
+		return otherRequest(run, e)
+	}
+	by, same := sender{by: first.By, claimed: first.Claimed}, func(a, b *bool) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
+	if first.How == req.How && by == who && schema.SameJSON(first.Result, req.Result) && same(first.IsError, req.IsError) {
 		return nil
 	}
-	return schema.Fail(schema.CodeConflict, hintOwnID, "request_id %.80q settled call %.80q of turn %d of run %s with another result already",
-		req.RequestID, req.ToolCallID, req.Turn, run)
-}
-
-// settledAlready replaces the refusal to settle a call by one that names the call's earlier settlement, if there is
-// one.
-func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
-	var settled *schema.ToolSettledData
-	if _, err := rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
-		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
-			return false
-		}
-		data, _ := schema.ParseData(e) // the fold refused unreadable events, too
-		d, ok := data.(*schema.ToolSettledData)
-		if ok = ok && d.ToolCallID == req.ToolCallID && d.Occurrence == req.Occurrence; ok {
-			settled = d
-		}
-		return ok
-	}); err != nil {
-		return err
-	}
-	if settled == nil {
-		return refusal
-	}
-	return schema.Fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.Run,
-		settled.How, nameOf(settled.By, settled.Claimed))
+	return decidedAlready(refusal, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, run, first.How, by.name())
 }
 
 // settleable checks that the call can be settled in this way. The read is proven. Each open call of an ended run can
@@ -156,7 +134,9 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	switch {
 	case i < 0:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.Run, req.ToolCallID, req.Turn, req.Occurrence)
-	case req.CallEpoch != 0 && req.CallEpoch != r.Head.OpenCalls[i].Epoch:
+	case req.CallEpoch != r.Head.OpenCalls[i].Epoch && req.CallEpoch == 0:
+		return badField("/call_epoch", fmt.Errorf("is required: the epoch of the attempt that was seen; the present one is %d", r.Head.OpenCalls[i].Epoch))
+	case req.CallEpoch != r.Head.OpenCalls[i].Epoch:
 		return schema.Fail(schema.CodeConflict, "Look at what the call did outside, and settle it with its epoch as it is now: waymark plan "+r.Run,
 			"call %s of turn %d of run %s was begun or settled again in epoch %d: the attempt of epoch %d is over", req.ToolCallID, req.Turn, r.Run,
 			r.Head.OpenCalls[i].Epoch, req.CallEpoch)

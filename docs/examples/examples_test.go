@@ -238,7 +238,7 @@ func TestHeldCall_Crash_LeftToPerson(t *testing.T) {
 			require.True(t, ok)
 			require.Contains(t, held.Command, "waymark settle")
 			// The person looks into the outbox.
-			request := schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann"}
+			request := schema.SettleRequest{CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "ann"}
 			if letters == 1 {
 				request.How, request.Result = schema.SettledDecided, []byte(`"sent"`)
 			}
@@ -290,7 +290,7 @@ func answerOnce(t *testing.T, f *publisher.Fleet, reason, payload string) error 
 		}
 		for _, o := range head.Interrupts {
 			if o.Reason == reason {
-				return f.Input(ctx, "r1", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(payload), By: "ann"})
+				return f.Input(ctx, "r1", publisher.Input{InterruptID: o.InterruptID, EventID: o.Position.ID, Payload: []byte(payload), By: "ann"})
 			}
 		}
 		select {
@@ -318,8 +318,11 @@ func TestAnswer_RunOnOtherExecutor_Delivered(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 	die()
 	require.Error(t, <-asked)
-	require.ErrorIs(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", Payload: []byte(`"green"`)}), publisher.ErrInvalidAnswer)
-	require.NoError(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", Payload: []byte(`"red"`)}))
+	head, err := second.Head(t.Context(), "r1")
+	require.NoError(t, err)
+	question := head.Interrupts[0]
+	require.ErrorIs(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", EventID: question.Position.ID, Payload: []byte(`"green"`)}), publisher.ErrInvalidAnswer)
+	require.NoError(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", EventID: question.Position.ID, Payload: []byte(`"red"`)}))
 	colour, err := examples.Colour(t.Context(), takeOver(t, second))
 	require.NoError(t, err)
 	require.Equal(t, "red", colour)

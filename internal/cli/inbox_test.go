@@ -75,7 +75,7 @@ func TestInbox_AnotherAttemptIsHeld_CommandSettlesNothing(t *testing.T) {
 	w.until(func() bool { return len(held()) == 1 })
 	w.listed(1)
 	_, pasted, _ := w.ask("", "", "inbox")
-	_, err = e.Fleet().Settle(t.Context(), "r", schema.SettleRequest{CallKey: held()[0].CallKey, How: schema.SettledRerun, By: "bob"})
+	_, err = e.Fleet().Settle(t.Context(), "r", schema.SettleRequest{CallKey: held()[0].CallKey, CallEpoch: held()[0].Epoch, How: schema.SettledRerun, By: "bob"})
 	require.NoError(t, err)
 	w.until(func() bool { return paid.Load() == 2 && len(held()) == 1 })
 	// The command that was printed for the first attempt settles no other one.
@@ -110,7 +110,7 @@ func TestInbox_RunAsksAnotherQuestion_CommandAnswersNothing(t *testing.T) {
 	w.listed(1)
 	_, pasted, _ := w.ask("", "", "inbox")
 	require.Contains(t, pasted, "old logs")
-	require.NoError(t, fleet.Input(t.Context(), "asks", publisher.Input{InterruptID: "confirm", Payload: []byte(`"yes"`), By: "bob"}))
+	require.NoError(t, fleet.Input(t.Context(), "asks", publisher.Input{InterruptID: "confirm", EventID: questionOf(t, fleet, "asks", "confirm"), Payload: []byte(`"yes"`), By: "bob"}))
 	_, err = r.AwaitInput(t.Context(), "confirm")
 	require.NoError(t, err)
 	ask("Delete production?")

@@ -40,6 +40,7 @@ func limitRows() [][3]string {
 		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`; `Turn.Answer` records the others as failed"},
 		{"open questions of a run", count(schema.MaxInterrupts), "the same"},
 		{"signals that are not consumed; payload of one", count(schema.MaxSignals) + "; " + size(schema.MaxSignalPayload), "`too_many_signals`, `too_large`: nothing is written"},
+		{"requests with an id that a run takes; of them signals, answers, settlements", fmt.Sprintf("%d; %d", schema.MaxRequests, schema.MaxRequests-schema.ReservedRequests), "`run_full`: go on in a new run by a hand-off; answers and settlements are taken all the same"},
 		{"rewinds in front of a point", count(schema.MaxRewinds - 1), "`conflict`: take an earlier point, or fork the run"},
 		{"marks; forks; completed phases", fmt.Sprintf("%d; %d; %d", schema.MaxMarks, schema.MaxForks, schema.MaxCompletedPhases), "dead letter `too_many`"},
 		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},

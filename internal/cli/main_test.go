@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/testbin"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // startLimit bounds the wait for a daemon to be ready or gone.
@@ -124,6 +127,7 @@ func runScripts(t *testing.T, dir string) {
 			"same":    scriptSame,
 			"fill":    scriptFill,
 			"until":   scriptUntil,
+			"note":    scriptNote,
 			// What it sends is kept from one collector of the script to the next.
 			"collector": scriptCollector,
 			"spans":     scriptSpans,
@@ -194,6 +198,18 @@ func scriptWaymark(ts *testscript.TestScript, neg bool, args []string) {
 	case err == nil && neg:
 		ts.Fatalf("it ended well, though it was to fail")
 	}
+}
+
+// scriptNote sets a variable to what the first group of an expression matches in the latest stdout, or stderr.
+func scriptNote(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: note NAME EXPRESSION")
+	}
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout") + ts.ReadFile("stderr"))
+	if len(found) < 2 {
+		ts.Fatalf("no output matches %s", args[1])
+	}
+	ts.Setenv(args[0], found[1])
 }
 
 func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
@@ -302,4 +318,14 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
+}
+
+// questionOf is the id of the event that asks a question now.
+func questionOf(tb testing.TB, f *publisher.Fleet, run, interrupt string) string {
+	tb.Helper()
+	head, err := f.Head(tb.Context(), run)
+	require.NoError(tb, err)
+	i := slices.IndexFunc(head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == interrupt })
+	require.NotEqual(tb, -1, i, "run %s does not wait for %s", run, interrupt)
+	return head.Interrupts[i].Position.ID
 }

@@ -250,7 +250,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	require.NoError(t, err)
 
 	// The asker does not approve.
-	err = f.Input(ctx, "r1", publisher.Input{InterruptID: "q1", Payload: []byte(`"yes"`)})
+	err = f.Input(ctx, "r1", publisher.Input{InterruptID: "q1", EventID: questionOf(t, f, "r1", "q1"), Payload: []byte(`"yes"`)})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.ErrorContains(t, err, "docs/security.md")
 	k.as(t, keyedFleet, access.Executor, int(failure.Refused), "input", "r1", "q1", "--text", "yes")

@@ -112,7 +112,7 @@ func (w *waitingRunWork) toQuestion() {
 // toEnd answers the question and ends the run.
 func (w *waitingRunWork) toEnd() {
 	w.t.Helper()
-	require.NoError(w.t, w.fleet.Input(w.t.Context(), w.run.ID(), publisher.Input{InterruptID: "q1", Payload: []byte(`"yes"`)}))
+	require.NoError(w.t, w.fleet.Input(w.t.Context(), w.run.ID(), publisher.Input{InterruptID: "q1", EventID: questionOf(w.t, w.fleet, w.run.ID(), "q1"), Payload: []byte(`"yes"`)}))
 	require.NoError(w.t, w.run.Sync(w.t.Context()))
 	w.tool()
 	require.NoError(w.t, w.run.End(w.t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))

@@ -57,7 +57,7 @@ func TestReplay_PeopleAndTimeAreInTheRecord_NoDivergence(t *testing.T) {
 					s := w.State("fix-login")
 					return len(s.Waits) == i+1 && s.Waits[i].Input == nil
 				}, time.Minute, time.Millisecond)
-				require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: "colour", Payload: []byte(answer)}))
+				require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: "colour", EventID: w.State("fix-login").Head.Interrupts[0].Position.ID, Payload: []byte(answer)}))
 			}
 		}},
 		"a question expired": {work: expires, people: func(w *waymarktest.World, _ *waymarktest.Executor) {

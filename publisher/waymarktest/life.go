@@ -248,7 +248,7 @@ func (c *crashes) answer(t *trial, h *schema.Head) error {
 			}
 			continue
 		}
-		in.InterruptID = o.InterruptID
+		in.InterruptID, in.EventID = o.InterruptID, o.Position.ID
 		err := c.person.Input(ctx, t.run, in)
 		if err != nil && !errors.Is(err, publisher.ErrUnknownInterrupt) && !errors.Is(err, publisher.ErrRunEnded) {
 			return fmt.Errorf("answer %s: %w", o.InterruptID, err)
@@ -282,7 +282,7 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 		return false, err
 	}
 	for _, o := range h.HeldCalls() {
-		request := schema.SettleRequest{CallKey: o.CallKey, How: schema.SettledRerun, By: "waymarktest"}
+		request := schema.SettleRequest{CallKey: o.CallKey, CallEpoch: o.Epoch, How: schema.SettledRerun, By: "waymarktest"}
 		if t.outside.made(o.CallKey) {
 			request.How = schema.SettledAbandoned
 			for _, whole := range c.whole {

@@ -34,7 +34,7 @@ func recordWork(t *testing.T, config func(*publisher.Config), work publisher.Wor
 		}
 		w.Await("fix-login", schema.StatusWaiting)
 		for _, o := range w.State("fix-login").Head.Interrupts {
-			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(answer)}))
+			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, EventID: o.Position.ID, Payload: []byte(answer)}))
 		}
 	})
 }

@@ -296,7 +296,7 @@ func TestOpenAI_KilledInTheTool_OrdersOnce(t *testing.T) {
 	head, err := w.fleet.Head(t.Context(), "r1")
 	require.NoError(t, err)
 	_, err = w.fleet.Settle(t.Context(), "r1", schema.SettleRequest{
-		CallKey: head.OpenCalls[0].CallKey, How: schema.SettledDecided, Result: []byte(`"200 OK"`), By: "ann",
+		CallKey: head.OpenCalls[0].CallKey, CallEpoch: head.OpenCalls[0].Epoch, How: schema.SettledDecided, Result: []byte(`"200 OK"`), By: "ann",
 	})
 	require.NoError(t, err)
 	s := w.state()

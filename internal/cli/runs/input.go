@@ -3,7 +3,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +31,7 @@ type InputCmd struct {
 	Reason       string `placeholder:"TEXT" help:"Reason for --allow or --deny."`
 	Status       string `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: no answer comes (default: resolved)."`
 	By           string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Event        string `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox."`
-	RequestID    string `placeholder:"ID" help:"Id of the answer; a repeat counts once (default: a new id)."`
+	Event        string `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox; a repeat counts once (default: the question that the run asks now)."`
 }
 
 // Help is the text below the flags.
@@ -59,7 +57,6 @@ type answered struct {
 	InterruptID string         `json:"interrupt_id"`
 	Status      string         `json:"status"`
 	Payload     jsontext.Value `json:"payload,omitzero"`
-	RequestID   string         `json:"request_id"`
 	// Remaining counts the run's waits afterwards.
 	Remaining int `json:"remaining_waits"`
 	schema.ControlReply
@@ -113,7 +110,7 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 		i = 0
 	}
 	switch {
-	case i < 0 && c.Interrupt != "" && c.RequestID != "":
+	case i < 0 && c.Interrupt != "" && c.Event != "":
 		// It may be a repeated request: the daemon knows whether the first try answered.
 		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
 	case len(h.Interrupts) == 0 && h.Status.Terminal():
@@ -147,11 +144,7 @@ func waitNames(h *schema.Head) string {
 
 func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
 	answer := answered{
-		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, RequestID: c.RequestID,
-		Remaining: len(h.Interrupts),
-	}
-	if answer.RequestID == "" {
-		answer.RequestID = rand.Text()
+		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, Remaining: len(h.Interrupts),
 	}
 	if slices.Contains(h.Interrupts, *w) {
 		answer.Remaining--
@@ -160,7 +153,7 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		return explainAnswer(h, w.InterruptID, err)
 	}
 	err := cl.Ask(ctx, schema.VerbInput, h.Run, &schema.InputRequest{
-		InterruptID: answer.InterruptID, EventID: cmp.Or(c.Event, w.Position.ID), Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
+		InterruptID: answer.InterruptID, EventID: cmp.Or(c.Event, w.Position.ID), Status: answer.Status, Payload: payload, By: c.By,
 	}, &answer.ControlReply)
 	if err != nil {
 		return explainAnswer(h, w.InterruptID, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/standstill"
 	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -103,7 +104,7 @@ type SettleCmd struct {
 	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: continue without a result."`
 	Result     *string       `placeholder:"JSON" help:"Result, for verified and decided."`
 	Error      bool          `help:"The result is an error."`
-	Epoch      uint32        `placeholder:"N" help:"Settle only the call's attempt of this epoch, as printed by waymark inbox (default: any)."`
+	Epoch      uint32        `placeholder:"N" help:"Settle only the call's attempt of this epoch, as printed by waymark inbox; a repeat counts once (default: the attempt that is open now)."`
 	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
@@ -147,6 +148,13 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
+	if request.CallEpoch == 0 {
+		run, err := cl.Get(ctx, c.Run_)
+		if err != nil {
+			return err
+		}
+		request.CallEpoch = standstill.CallEpoch(&run.Head, request.CallKey)
+	}
 	var reply schema.ControlReply
 	err = cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply)
 	if service, ok := errors.AsType[*schema.ServiceError](err); ok && service.Code == schema.CodeNotInDoubt {
@@ -186,6 +194,6 @@ func printSettled(a *base.App, r schema.SettleRequest, reply *schema.ControlRepl
 	if a.Quiet {
 		return nil
 	}
-	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", r.ToolCallID, r.Turn, r.How), output.ByLabel(reply.By), reply.By,
+	return output.Fields(a.Stdout, output.PastLabel("settled", reply.Already), fmt.Sprintf("call %s of turn %d as %s", r.ToolCallID, r.Turn, r.How), output.ByLabel(reply.By), reply.By,
 		"event", reply.EventID, "position", output.Number(reply.Stream))
 }

@@ -181,7 +181,7 @@ func TestMetrics_AgentsAtWork_CountWhatTheyDid(t *testing.T) {
 	var held *publisher.HeldError
 	require.ErrorAs(t, again.Work(t.Context(), run), &held)
 	_, err = first.Settle(t.Context(), "taken-over", schema.SettleRequest{
-		CallKey: held.Key, How: schema.SettledDecided, Result: []byte(`"paid"`), RequestID: "settle-1", By: "anna",
+		CallKey: held.Key, CallEpoch: held.Epoch, How: schema.SettledDecided, Result: []byte(`"paid"`), By: "anna",
 	})
 	require.NoError(t, err)
 	require.NoError(t, again.Work(t.Context(), run))

@@ -144,13 +144,14 @@ func (x *executor) rescue(id string) {
 		return // it is in the history why
 	}
 	err := x.tool(x.ctx, run)
-	if !errors.Is(err, publisher.ErrHeld) {
+	held, ok := errors.AsType[*publisher.HeldError](err)
+	if !ok {
 		x.w.fail(fmt.Errorf("%s: the call in doubt came to %w", x.name, err))
 		return
 	}
 	key := schema.CallKey{Turn: run.Head().Turn, ToolCallID: heldCall.ID, Occurrence: 1}
 	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Control, Run: id, Tool: heldCall.ID, Detail: "settled as rerun"})
-	reply, err := x.fleet.Settle(x.ctx, id, schema.SettleRequest{CallKey: key, How: schema.SettledRerun, By: "person"})
+	reply, err := x.fleet.Settle(x.ctx, id, schema.SettleRequest{CallKey: key, CallEpoch: held.Epoch, How: schema.SettledRerun, By: "person"})
 	x.w.rec.End(op, func(op *checker.Op) {
 		judge(op, err)
 		if err == nil {

@@ -342,10 +342,10 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 			return err
 		},
 		"input": func(ctx context.Context) error {
-			return fleet.Input(ctx, taken, publisher.Input{InterruptID: "none", By: "judge"})
+			return fleet.Input(ctx, taken, publisher.Input{InterruptID: "none", EventID: "none", By: "judge"})
 		},
 		"settle": func(ctx context.Context) error {
-			_, err := fleet.Settle(ctx, taken, schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "none", Turn: 1}, How: schema.SettledRerun, By: "judge"})
+			_, err := fleet.Settle(ctx, taken, schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "none", Turn: 1}, CallEpoch: 1, How: schema.SettledRerun, By: "judge"})
 			return err
 		},
 		"publish to the run that was taken": func(ctx context.Context) error {

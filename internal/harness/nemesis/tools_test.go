@@ -217,6 +217,9 @@ func (s *slot) decide(ctx context.Context, run *publisher.Run, call *publisher.T
 		return err
 	}
 	request := schema.SettleRequest{CallKey: schema.CallKey{Turn: head.Turn, ToolCallID: call.ID, Occurrence: 1}, How: schema.SettledRerun, By: "person"}
+	if i := head.FindOpen(request.Turn, request.ToolCallID, request.Occurrence); i >= 0 {
+		request.CallEpoch = head.OpenCalls[i].Epoch
+	}
 	if result != "" {
 		request.How = schema.SettledDecided
 		if request.Result, err = json.Marshal(result); err != nil {

@@ -278,6 +278,7 @@ var serviceErrors = map[schema.Code]sentinel{
 	schema.CodeRunEnded:         {code: Conflict, hint: "see how it ended: waymark runs get RUN; to go on with it: waymark reopen RUN"},
 	schema.CodeWrongAgent:       {code: Conflict},
 	schema.CodeNotInDoubt:       {code: Conflict},
+	schema.CodeRunFull:          {code: Conflict},
 	schema.CodeHandoffTaken:     {code: Conflict, hint: "see which executor has it: waymark handoff ls RUN"},
 	schema.CodeQuarantined:      {code: Conflict, hint: "find the event at which it stops: waymark events RUN --all --no-follow; then let the fleet try again: waymark release RUN"},
 	schema.CodePointAmbiguous:   {code: Conflict},

@@ -315,7 +315,7 @@ func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said str
 	if t.Wait == nil {
 		return "", "", failure.New(failure.Usage, "settle it instead", "%s of run %s is no question", t.Kind, t.Run)
 	}
-	request := schema.InputRequest{InterruptID: t.InterruptID, EventID: t.Wait.Position.ID, Status: schema.InputResolved, By: s.By, RequestID: rand.Text()}
+	request := schema.InputRequest{InterruptID: t.InterruptID, EventID: t.Wait.Position.ID, Status: schema.InputResolved, By: s.By}
 	what := "answered"
 	switch do := r.PostForm.Get("do"); do {
 	case "allow", "deny":
@@ -359,7 +359,7 @@ func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said str
 	if err != nil {
 		return "", "", failure.New(failure.Usage, "use one of the buttons", "the form does not name the attempt at the call")
 	}
-	request := schema.SettleRequest{CallKey: t.Key(), CallEpoch: schema.Epoch(seen), By: s.By, RequestID: rand.Text()}
+	request := schema.SettleRequest{CallKey: t.Key(), CallEpoch: schema.Epoch(seen), By: s.By}
 	switch how := r.PostForm.Get("do"); how {
 	case "decided":
 		request.How = schema.SettledDecided
