@@ -152,3 +152,19 @@ func TestFork_TaskBehindATurn_RefusedAndAMessageIsTold(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, toldFirst(t, fork), "PAINT THE SHED")
 }
+
+func TestLoop_OfferEncrypted_ChildIsToldAndTheServerReadsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(encrypted(secretKeys("k1")))
+	offer, err := start(t, f, "p1").Handoff("task_complete").NextAgent("coder").Remaining(schema.HandoffRemaining{Description: "PAINT THE SHED"}).Offer(t.Context())
+	require.NoError(t, err)
+	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
+	require.NoError(t, err)
+	require.NoError(t, child.Interrupt(t.Context(), schema.InterruptedPreempted))
+	child, err = w.fleet(named("exec-2"), encrypted(secretKeys("k1"))).Resume(t.Context(), "c1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.Contains(t, toldFirst(t, child), "PAINT THE SHED")
+	require.Empty(t, w.found("PAINT THE SHED"))
+}

@@ -111,7 +111,11 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 
 // waitLine says what the run waits for.
 func (h *Head) waitLine(w *OpenInterrupt) string {
-	return withCommand("waits for "+shortName(w.InterruptID)+" ("+w.Reason+")", "waymark input "+h.Run)
+	command := "waymark input "
+	if w.Reason == WaitSignal {
+		command = "waymark signal "
+	}
+	return withCommand("waits for "+shortName(w.InterruptID)+" ("+w.Reason+")", command+h.Run)
 }
 
 // callLine says what becomes of an open call.

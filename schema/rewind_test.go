@@ -475,6 +475,7 @@ func TestWaiting_ForASignal_EndsWithOne(t *testing.T) {
 	r.start()
 	require.Equal(t, schema.Applied, r.write(wait, 0).Kind) // record 2
 	require.Equal(t, schema.StatusWaiting, r.head.Status)
+	require.Contains(t, schema.InstructionsOf(&r.head, 0).Lines, "waits for s (signal): waymark signal r1")
 	require.Equal(t, schema.Applied, r.write(&schema.RunInterruptedData{Reason: schema.InterruptedWaiting}, 0).Kind)
 	require.False(t, r.head.Status.Claimable())
 	require.Equal(t, schema.Applied, r.event(r.makeControl(&schema.SignalSentData{SignalID: "a", Name: "hurry", By: "ann"}, 1)).Kind)

@@ -98,6 +98,8 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 		return []string{"allow the call with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Approval():
 		return []string{"allow the phase with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
+	case w.Reason == schema.WaitSignal:
+		return []string{"it goes on with the next message: " + p.Command("signal "+h.Run+" NAME --text TEXT")}
 	}
 	// The placeholder is not valid JSON, and a shell refuses the parenthesis.
 	return []string{"answer with: " + command(" --payload JSON") + " (or --text TEXT)"}

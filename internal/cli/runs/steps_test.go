@@ -17,6 +17,7 @@ func TestSteps_Run_NameItsServer(t *testing.T) {
 		Interrupts: []schema.OpenInterrupt{
 			{InterruptID: "may-i", Reason: schema.WaitToolApproval, Turn: 1, ToolCallID: "c1"},
 			{InterruptID: "colour", Reason: schema.WaitHumanInput},
+			{InterruptID: "next", Reason: schema.WaitSignal},
 			{InterruptID: "doubt", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c2"},
 		},
 		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
@@ -29,5 +30,6 @@ func TestSteps_Run_NameItsServer(t *testing.T) {
 		commands += strings.Count(step, "waymark --nats a ")
 		require.NotContains(t, strings.ReplaceAll(step, "waymark --nats a ", ""), "waymark ", step)
 	}
-	require.Equal(t, 13, commands)
+	require.Equal(t, 14, commands)
+	require.Contains(t, list, "it goes on with the next message: waymark --nats a signal r NAME --text TEXT")
 }
