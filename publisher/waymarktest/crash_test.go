@@ -230,7 +230,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 			func(*waymarktest.Outside) publisher.Work {
 				return func(context.Context, *publisher.Run) error { return publisher.ErrUnavailable }
 			},
-			[]string{"it is quarantined: 3 executors in a row made no progress, and its work returned in the last one: not available"},
+			[]string{"it has not ended after 20 lives, and its work returned in the last one: not available"},
 			false,
 		},
 	} {
