@@ -212,8 +212,9 @@ type crashes struct {
 	tries    int
 	// tool returns recorded results in place of tools; nil runs the tools.
 	tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
-	// run is the id of the run; empty means a new one for each trial.
-	run string
+	// run is the id of the run; empty means a new one for each trial. recorded are its first events; empty submits it.
+	run      string
+	recorded []*schema.Event
 	// person submits, answers and settles.
 	person *publisher.Fleet
 	// whole are the runs without a crash, one of each version.

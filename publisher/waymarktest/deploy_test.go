@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -150,7 +152,7 @@ func TestCrashEverywhere_DeployBreaksRuns_SaysHow(t *testing.T) {
 		},
 		"other arguments of own work": {
 			asking("a", `{"cents":5}`), asking("a", `{"cents":5,"to":"bob"}`),
-			[]string{"run diverged from its record"},
+			[]string{"it is quarantined: 3 executors in a row made no progress, and its work returned in the last one", "run diverged from its record"},
 			false,
 		},
 		"work that fails where its old state is": {
@@ -169,5 +171,104 @@ func TestCrashEverywhere_DeployBreaksRuns_SaysHow(t *testing.T) {
 				require.Contains(t, said, s)
 			}
 		})
+	}
+}
+
+// takenOver is what ReplayFromEach says of the mailer with a change, and of the Policy.
+func takenOver(t *testing.T, file string, config func(*publisher.Config), change func(*publisher.Loop)) string {
+	t.Helper()
+	return found(t, func(tb testing.TB) {
+		tb.Helper()
+		waymarktest.ReplayFromEach(tb, file, config, func(r *waymarktest.Recorded) publisher.Work { return played(r, change) })
+	})
+}
+
+func TestReplayFromEach_RunsGoOn_NoDivergence(t *testing.T) {
+	t.Parallel()
+	file := record(t, nil, mailer(sending(publisher.Hold, "sent"), nil))
+	for name, change := range map[string]func(*publisher.Loop){
+		"the same agent":         nil,
+		"another system message": func(l *publisher.Loop) { l.System = "You write mail." },
+		"a stricter policy":      func(l *publisher.Loop) { l.Tools[0].Replay = publisher.Hold },
+		"tools in another order": func(l *publisher.Loop) { l.Tools[0], l.Tools[1] = l.Tools[1], l.Tools[0] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Empty(t, takenOver(t, file, nil, change))
+		})
+	}
+	asks := func(c *publisher.Config) { c.Policy = askFirst }
+	approved := record(t, asks, mailer(sending(publisher.Hold, "sent"), nil))
+	require.Empty(t, takenOver(t, approved, asks, nil))
+}
+
+func TestReplayFromEach_DeployBreaksRuns_SaysWhere(t *testing.T) {
+	t.Parallel()
+	file := record(t, nil, mailer(sending(publisher.Hold, "sent"), nil))
+	for name, c := range map[string]struct {
+		change func(*publisher.Loop)
+		says   string
+	}{
+		"a tool is gone": {
+			func(l *publisher.Loop) { l.Tools = l.Tools[:1] },
+			`{"error":{"type":"unknown_tool","message":"the agent had a tool \"send_mail\" when it was called, and has it no longer"}}`,
+		},
+		"another argument": {
+			func(l *publisher.Loop) {
+				l.Tools[1] = publisher.NewTool("send_mail", "", publisher.Hold, func(context.Context, invoice) (string, error) { return "sent", nil })
+			},
+			"the arguments do not match the schema of send_mail",
+		},
+		"a limit": {
+			func(l *publisher.Loop) { l.MaxTurns = 1 },
+			"the run reaches its limit turns before turn 3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Contains(t, takenOver(t, file, nil, c.change), c.says)
+		})
+	}
+}
+
+// A limit counts the time of the record, not the time since.
+func TestReplayFromEach_OldRecord_LimitIsNotReached(t *testing.T) {
+	t.Parallel()
+	longAgo := func(c *publisher.Config) { c.Now = func() time.Time { return time.Now().Add(-1000 * time.Hour) } }
+	file := recordWork(t, longAgo, mailer(sending(publisher.Hold, "sent"), nil).Work, "")
+	require.Empty(t, takenOver(t, file, nil, func(l *publisher.Loop) { l.MaxTime = time.Hour }))
+}
+
+// Own work that a new run would do, and a living one cannot.
+func TestReplayFromEach_PhaseReadsOldOutput_Diverges(t *testing.T) {
+	t.Parallel()
+	file := recordWork(t, nil, drafted(`"text"`), "")
+	replays := map[string]func(testing.TB, string, func(*publisher.Config), func(*waymarktest.Recorded) publisher.Work){
+		"": waymarktest.ReplayWith, "it ends as failed, not as completed": waymarktest.ReplayFromEach,
+	}
+	for says, replay := range replays {
+		said := found(t, func(tb testing.TB) {
+			tb.Helper()
+			replay(tb, file, nil, func(*waymarktest.Recorded) publisher.Work { return drafted(`["text"]`) })
+		})
+		if says == "" {
+			require.Empty(t, said)
+		}
+		require.Contains(t, said, says)
+	}
+}
+
+// drafted is own work that drafts something and then reads the form of its draft.
+func drafted(draft string) publisher.Work {
+	return func(ctx context.Context, run *publisher.Run) error {
+		out, err := run.Phase(ctx, "draft", func(context.Context) (any, error) { return jsontext.Value(draft), nil })
+		if err != nil {
+			return err
+		}
+		if out[0] != draft[0] {
+			return fmt.Errorf("the draft is %s", out)
+		}
+		_, err = run.Phase(ctx, "print", func(context.Context) (any, error) { return 1, nil })
+		return err
 	}
 }

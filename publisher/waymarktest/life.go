@@ -123,8 +123,16 @@ func (c *crashes) try(p *point) *trial {
 	if c.person == nil {
 		c.person = w.Fleet("person", nil)
 	}
-	_, err := c.person.Submit(ctx, spec)
-	w.must(err, "submit run %s", t.run)
+	if len(c.recorded) == 0 {
+		_, err := c.person.Submit(ctx, spec)
+		w.must(err, "submit run %s", t.run)
+	}
+	last := schema.StreamSequence(0)
+	for _, e := range c.recorded {
+		stored := eventlog.Append(ctx, w.Reader().Conn().RequestMsgWithContext, eventlog.Message(schema.NamesOf(w.cfg.Fleet, 0), e), last)
+		w.must(stored.Err, "store event %s", e.ID)
+		last = stored.Stream
+	}
 	most := c.spec.lives
 	if most == 0 {
 		most = 20
@@ -185,7 +193,11 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 			l.mu.Unlock()
 		}
 	}()
-	run, err := s.fleet.Resume(ctx, t.run, publisher.ResumeSpec{Reason: schema.TakeoverRestart})
+	reason := schema.TakeoverRestart
+	if number == 1 && len(c.recorded) > 0 {
+		reason = "" // of another executor
+	}
+	run, err := s.fleet.Resume(ctx, t.run, publisher.ResumeSpec{Reason: reason})
 	if err == nil {
 		err = s.executor.Adopt(run)
 	}

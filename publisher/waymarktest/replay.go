@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	ce "github.com/cloudevents/sdk-go/v2/event"
 
@@ -39,12 +40,8 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 	if err != nil {
 		tb.Fatalf("waymarktest: replay: %v", err)
 	}
-	started := r.state.Started
-	c := &crashes{w: Start(tb), run: r.state.Head.Run, tool: r.play, versions: []Agent{func(*Outside) publisher.Work { return agent(r) }}}
-	c.spec = Crash{Answer: r.answer, Config: config, lives: 1, Run: publisher.RunSpec{
-		Agent: started.Agent, Task: started.Task, ThreadID: started.ThreadID, Model: started.Model, ModelTier: started.ModelTier,
-		Provider: started.Provider, Labels: started.Labels, MaxTurns: started.MaxTurns, MaxTokens: started.MaxTokens, Complete: started.CompletionTool,
-	}}
+	c := r.trials(Start(tb), config, agent)
+	c.spec.lives = 1
 	t := c.try(nil)
 	if said := r.divergence(t); said != "" {
 		tb.Errorf("waymarktest: run %s, replayed from %s, diverges from its record:\n%s", r.state.Head.Run, file, said)
@@ -54,9 +51,61 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 		r.state.Head.Run, len(t.state.Turns), len(t.state.Calls), len(t.state.Waits))
 }
 
+// ReplayFromEach tests a deploy with a recorded run. It lets the current agent take the run over after each record, as
+// the executors of the next version take over a living run, and go on as in [ReplayWith]. The test fails if the rest of
+// the run diverges from the record. It begins at the first answer of the model or other work: what only a new run would
+// see is no divergence, such as another system message. A call in doubt is settled as rerun, and plays its record.
+// Each takeover takes place in a world of its own.
+func ReplayFromEach(tb testing.TB, file string, config func(*publisher.Config), agent func(*Recorded) publisher.Work) {
+	tb.Helper()
+	r, err := readRecorded(file)
+	if err != nil {
+		tb.Fatalf("waymarktest: replay: %v", err)
+	}
+	var said []string
+	for _, stop := range r.stops {
+		from := &Recorded{state: r.state, shown: r.shown, given: maps.Clone(stop.given)}
+		last := r.events[stop.events-1]
+		age := time.Since(schema.ParseTime(last.Time))
+		w := Start(tb)
+		c := from.trials(w, func(cfg *publisher.Config) {
+			cfg.Now = func() time.Time { return time.Now().Add(-age) }
+			if config != nil {
+				config(cfg)
+			}
+		}, agent)
+		c.recorded = r.events[:stop.events]
+		from.asked = true // the answers may all be recorded
+		if diverges := from.divergence(c.try(nil)); diverges != "" {
+			said = append(said, fmt.Sprintf("after record %d (%s): %s", stop.events, last.Name(), diverges))
+		}
+		w.close()
+	}
+	if len(said) > 0 {
+		tb.Errorf("waymarktest: run %s, taken over from %s after each of its records, diverges %s:\n%s",
+			r.state.Head.Run, file, times(len(said)), strings.Join(said, "\n"))
+		return
+	}
+	tb.Logf("waymarktest: run %s was taken over after %d records, no divergence", r.state.Head.Run, len(r.stops))
+}
+
+// trials are those of an agent against the record.
+func (r *Recorded) trials(w *World, config func(*publisher.Config), agent func(*Recorded) publisher.Work) *crashes {
+	started := r.state.Started
+	c := &crashes{w: w, run: r.state.Head.Run, tool: r.play, versions: []Agent{func(*Outside) publisher.Work { return agent(r) }}}
+	c.spec = Crash{Answer: r.answer, Config: config, Run: publisher.RunSpec{
+		Agent: started.Agent, Task: started.Task, ThreadID: started.ThreadID, Model: started.Model, ModelTier: started.ModelTier,
+		Provider: started.Provider, Labels: started.Labels, MaxTurns: started.MaxTurns, MaxTokens: started.MaxTokens, Complete: started.CompletionTool,
+	}}
+	return c
+}
+
 // Recorded is a recorded run to be replayed. It is safe for concurrent use.
 type Recorded struct {
 	state *schema.State
+	// events of the record, and where an executor may stop in them.
+	events []*schema.Event
+	stops  []stop
 	// shown is the conversation before each answer.
 	shown map[int32][]schema.Message
 
@@ -66,6 +115,14 @@ type Recorded struct {
 	// asked: the agent asked Model.
 	asked bool
 	// given maps questions of the replay to the positions of the same questions in the record.
+	given map[schema.Position]int
+}
+
+// stop is a place in the record where the run has a model's answer or other work, and has not ended.
+type stop struct {
+	// events before it.
+	events int
+	// given are the questions before it, as [Recorded.given] has them.
 	given map[schema.Position]int
 }
 
@@ -121,6 +178,7 @@ func (r *Recorded) fold(e *schema.Event, at schema.StreamSequence) error {
 	rec := schema.NewRecord(at, header, body)
 	before := r.state.Conversation()
 	v := r.state.Apply(schema.NoKeys, &rec)
+	r.events = append(r.events, e)
 	switch {
 	case v.Kind == schema.Rejected && slices.Contains(damages, v.Reason):
 		return fmt.Errorf("event %s is not valid after the events before it (%s): export the whole run, in order", e.ID, v.Reason)
@@ -133,6 +191,18 @@ func (r *Recorded) fold(e *schema.Event, at schema.StreamSequence) error {
 	if d, ok := v.Data.(*schema.TurnAnsweredData); ok {
 		r.shown[d.Turn] = before
 	}
+	s := r.state
+	if s.Head.Status.Terminal() || len(r.shown)+len(s.Calls)+len(s.Waits)+len(s.Phases) == 0 {
+		return nil
+	}
+	here := stop{events: len(r.events), given: make(map[schema.Position]int)}
+	if n := len(r.stops); n > 0 {
+		maps.Copy(here.given, r.stops[n-1].given)
+	}
+	for _, o := range s.Head.Interrupts {
+		here.given[o.Position] = slices.IndexFunc(s.Waits, func(w schema.StateWait) bool { return w.InterruptID == o.InterruptID && w.Input == nil })
+	}
+	r.stops = append(r.stops, here)
 	return nil
 }
 
