@@ -331,7 +331,7 @@ func (h *Head) runStarted(e *Event, p *place, d *RunStartedData) Verdict {
 	h.ShowStart(d)
 	h.MaxTurns, h.MaxTokens, h.CompletionTool = d.MaxTurns, d.MaxTokens, d.CompletionTool
 	if d.Parent != nil {
-		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
+		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID, Occurrence: d.Parent.Occurrence}
 	}
 	return Verdict{Kind: Applied, Boundary: true}
 }
@@ -488,13 +488,15 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		h.Interrupts = append(h.Interrupts, o)
 	}
 	v := Verdict{Kind: Applied, Boundary: true}
+	if call >= 0 {
+		v.Call = h.OpenCalls[call].CallKey
+	}
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
 		c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, true
 		if c.Replay.Rerunnable() {
 			c.Replay = ReplayHold // the executor's policy is stricter than the recorded one, and counts from now on
 		}
-		v.Call = c.CallKey
 	}
 	h.Status = StatusWaiting
 	return v

@@ -100,6 +100,15 @@ func (k CallKey) IdempotencyKey(scope string) string {
 	return fmt.Sprintf("%s.%d.%s.%d", scope, k.Turn, k.ToolCallID, k.Occurrence)
 }
 
+// Text names the call in words.
+func (k CallKey) Text() string {
+	text := fmt.Sprintf("call %s of turn %d", k.ToolCallID, k.Turn)
+	if k.Occurrence > 1 {
+		text += fmt.Sprintf(", occurrence %d", k.Occurrence)
+	}
+	return text
+}
+
 // OpenCall is a call without a recorded outcome.
 type OpenCall struct {
 	CallKey

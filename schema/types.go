@@ -150,8 +150,15 @@ type Parent struct {
 	// Turn of the parent, 0 when unknown.
 	Turn int32 `json:"turn,omitzero" check:"min=0"`
 	// ToolCallID of the parent's call, empty when none is known.
-	ToolCallID string         `json:"tool_call_id,omitzero" check:"max=256,text"`
+	ToolCallID string `json:"tool_call_id,omitzero" check:"max=256,text"`
+	// Occurrence of the call, absent for the first of the turn with its id.
+	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
 	Extra      jsontext.Value `json:",embed"`
+}
+
+// CallKey of the parent's call.
+func (p *Parent) CallKey() CallKey {
+	return CallKey{Turn: p.Turn, ToolCallID: p.ToolCallID, Occurrence: max(p.Occurrence, 1)}
 }
 
 // Ref says that a field of the data is stored differently: it is large and was moved to the blob store, or the

@@ -26,7 +26,7 @@ func Lead(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 			child := fmt.Sprintf("helper-%.16x", sha256.Sum256([]byte(call.IdempotencyKey)))
 			_, err := fleet.Submit(ctx, publisher.RunSpec{
 				ID: child, Agent: "helper", Task: in.Task,
-				Parent: &schema.Parent{Run: call.Run().ID(), Turn: call.Key.Turn, ToolCallID: call.Key.ToolCallID},
+				Parent: &schema.Parent{Run: call.Run().ID(), Turn: call.Key.Turn, ToolCallID: call.Key.ToolCallID, Occurrence: call.Key.Occurrence},
 			})
 			return child + " works on it.", err
 		})

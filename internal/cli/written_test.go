@@ -214,6 +214,45 @@ func TestPlan_ApplicationStateAndSignals_AreShown(t *testing.T) {
 	}, time.Minute, pollEvery)
 }
 
+// Models use ids of calls more than once: a person's answer is told about the call that was asked about.
+func TestRunsShow_CallsShareAnID_NamesTheOneThatWasAskedAbout(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.write("r1", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.write("r1", schema.TurnAnswered, 1, `{"turn":1,"message":{"role":"assistant","parts":[]},"calls":[`+
+		`{"tool_call_id":"call_0","occurrence":1,"name":"mail","replay":"hold","arguments":{"to":"Ann"}},{"tool_call_id":"call_0","occurrence":2,"name":"note","replay":"pure"}]}`)
+	w.write("r1", schema.ToolDecided, 1, `{"tool_call_id":"call_0","occurrence":1,"decision":"ask","policy":"outside"}`)
+	w.write("r1", schema.RunWaiting, 1, `{"interrupt_id":"q1","reason":"tool_approval","tool_call_id":"call_0","occurrence":1,"message":"May I?"}`)
+	for _, words := range [][]string{{"runs", "show", "r1"}, {"runs", "show", "r1", "--json"}} {
+		said := w.told(words...)
+		require.Contains(t, said, "ask about mail", words)
+		require.Contains(t, said, "for approval of mail: May I?", words)
+		require.NotContains(t, said, "of note", words)
+		require.NotContains(t, said, "about note", words)
+	}
+	// A settlement ends the wait of its own call only.
+	w.write("r2", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.write("r2", schema.TurnAnswered, 1, `{"turn":1,"message":{"role":"assistant","parts":[]},"calls":[`+
+		`{"tool_call_id":"call_0","occurrence":1,"name":"mail","replay":"hold"},{"tool_call_id":"call_0","occurrence":2,"name":"post","replay":"hold"}]}`)
+	for i, tool := range []string{"mail", "post"} {
+		w.write("r2", schema.ToolCalled, 1, fmt.Sprintf(`{"tool_call_id":"call_0","occurrence":%d,"name":%q,"replay":"hold"}`, i+1, tool))
+	}
+	w.told("recover", "r2", "--executor", "e2")
+	w.last["r2"], w.epoch["r2"] = 0, 2
+	for i, q := range []string{"q1", "q2"} {
+		e := w.event("r2", schema.RunWaiting, 1, fmt.Sprintf(`{"interrupt_id":%q,"reason":"tool_in_doubt","tool_call_id":"call_0","occurrence":%d}`, q, i+1))
+		e.Source = schema.Source(schema.DefaultFleet, "e2")
+		e.Seal()
+		w.store(e)
+	}
+	w.told("settle", "r2", "1", "call_0", "--occurrence", "2", "--how", "abandoned")
+	said := w.told("runs", "show", "r2")
+	require.Regexp(t, `a person must settle mail *\n`, said)
+	require.Regexp(t, `waits +\S+… +a person must settle mail`, said)
+	require.NotRegexp(t, `waits +\S+… +a person must settle post`, said)
+	require.Contains(t, said, "post")
+}
+
 // Refused events are in the log like all others: a person must be able to tell them apart, and be told what to run next.
 func TestEvents_RefusedOnes_AreMarkedWithTheNextStep(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 	if h.Parent != nil {
 		parent = h.Parent.Run
 		if h.Parent.ToolCallID != "" { // a run from an offer has none
-			parent += fmt.Sprintf(", turn %d, call %s", h.Parent.Turn, h.Parent.ToolCallID)
+			parent += ", " + h.Parent.CallKey().Text()
 		}
 	}
 	lastError := ""

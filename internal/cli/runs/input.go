@@ -258,7 +258,7 @@ func readable(q *inbox.Question, field, text string) string {
 func showQuestion(q *inbox.Question, a *base.App) error {
 	call := ""
 	if q.ToolCallID != "" {
-		call = fmt.Sprintf("%s of turn %d", q.ToolCallID, q.Turn)
+		call = strings.TrimPrefix(q.CallKey().Text(), "call ")
 	}
 	if err := output.Fields(a.Stdout, "waits for", q.InterruptID, "reason", q.Reason, "call", call, "tool", q.Tool,
 		"side effect", q.SideEffect, "key", q.IdempotencyKey, "since", output.Ago(q.Since, a.Now()), "expires", untilText(q.ExpiresAt)); err != nil {

@@ -132,11 +132,12 @@ func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 	}
 	rows := make([][]string, len(left.Done))
 	for i, d := range left.Done {
-		rows[i] = []string{d.Name, d.ToolCallID, output.Number(d.Turn), string(d.Replay), string(d.Outcome)}
+		rows[i] = []string{d.Name, d.ToolCallID, output.Number(d.Occurrence), output.Number(d.Turn), string(d.Replay), string(d.Outcome)}
 	}
 	if err := printBelow(a, []output.Column{
 		{Title: "external effects, not undone", Shrinks: true},
 		{Title: "call"},
+		{Title: "occ.", Right: true, Drop: 2},
 		{Title: "turn", Right: true},
 		{Title: "replay", Drop: 1},
 		{Title: "outcome"},

@@ -108,7 +108,7 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 // settleSteps say how a person settles a call: one line for each choice, as for answers.
 func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
 	commands := inbox.SettleCommands(p, h, key)
-	about := fmt.Sprintf("call %s of turn %d", key.ToolCallID, key.Turn)
+	about := key.Text()
 	switch {
 	case commands == nil:
 		return []string{about + " must be settled by a person once its executor is gone; see how then: " + p.Command("plan "+h.Run)}

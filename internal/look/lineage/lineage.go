@@ -348,7 +348,7 @@ func (t *Tree) TieText(n *Node) string {
 		if n.Parent.ToolCallID == "" {
 			return "child"
 		}
-		return fmt.Sprintf("call %s of turn %d", n.Parent.ToolCallID, n.Parent.Turn)
+		return n.Parent.CallKey().Text()
 	}
 	return ""
 }

@@ -27,11 +27,8 @@ func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
 	if c := t.calls[key]; c != nil { // impossible: the fold gives every call its own key
 		t.end(c, t.now)
 	}
-	a := attrs{text(attrOperation, "execute_tool"), text(attrToolName, cut(name)), text(attrToolCallID, cut(key.ToolCallID))}
-	a.number(attrTurn, int64(key.Turn))
-	if key.Occurrence > 1 {
-		a.number(attrOccurrence, int64(key.Occurrence))
-	}
+	a := attrs{text(attrOperation, "execute_tool"), text(attrToolName, cut(name))}
+	a.call(key)
 	c := t.begin("execute_tool "+cut(name), tracepb.Span_SPAN_KIND_INTERNAL, id, t.parent(key.Turn), a)
 	t.calls[key] = c
 	return c
@@ -123,4 +120,7 @@ func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted 
 func (a *attrs) call(key schema.CallKey) {
 	a.text(attrToolCallID, cut(key.ToolCallID))
 	a.number(attrTurn, int64(key.Turn))
+	if key.Occurrence > 1 {
+		a.number(attrOccurrence, int64(key.Occurrence))
+	}
 }

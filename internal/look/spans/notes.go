@@ -11,7 +11,8 @@ import (
 )
 
 // note adds an event that begins and ends no span. Data is nil for unknown types.
-func (t *Tracker) note(e *schema.Event, data schema.Data) {
+func (t *Tracker) note(v *schema.Verdict) {
+	e, data := v.Event, v.Data
 	if raised, ok := data.(*schema.ErrorRaisedData); ok {
 		t.noteAs("exception", e, func(a *attrs) {
 			a.text("exception.type", cut(raised.Error.Type))
@@ -25,6 +26,7 @@ func (t *Tracker) note(e *schema.Event, data schema.Data) {
 		if data != nil {
 			a.members(data, t.opts.Content)
 		}
+		a.call(v.Call)
 	})
 }
 
@@ -35,12 +37,9 @@ func (a *attrs) members(data schema.Data, content bool) {
 	for field, value := range v.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		key := "waymark." + name
-		if name == "tool_call_id" {
-			key = attrToolCallID
-		}
 		_, private := field.Tag.Lookup("content")
 		switch private = private || name == "by" || name == "claimed"; {
-		case name == "", value.IsZero():
+		case name == "", name == "tool_call_id", name == "occurrence", value.IsZero(): // the call is named by the fold
 		case private && content:
 			a.content(key, fmt.Sprint(value.Interface())) // a text, or a JSON value
 		case private:

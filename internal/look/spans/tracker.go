@@ -159,12 +159,9 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 		t.runStarted(e, d)
 	case *schema.RunResumedData:
 		t.takeover(d)
-	case *schema.RunOrphanedData:
+	case *schema.RunOrphanedData, *schema.RunInterruptedData:
 		t.idle = t.now
-		t.note(e, d)
-	case *schema.RunInterruptedData:
-		t.idle = t.now
-		t.note(e, d)
+		t.note(v)
 	case *schema.RunEndedData:
 		t.runEnded(d)
 	case *schema.TurnStartedData:
@@ -195,7 +192,7 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 			t.end(p, t.now)
 		}
 	default:
-		t.note(e, v.Data)
+		t.note(v)
 	}
 	if v.Over && t.turn != nil {
 		t.end(&t.turn.open, t.now) // with the last outcome of the answer's calls
@@ -287,7 +284,7 @@ func (t *Tracker) runStarted(e *schema.Event, d *schema.RunStartedData) {
 	if p := d.Parent; p != nil {
 		span := epochSpan(t.fleet, p.Run, 1)
 		if p.ToolCallID != "" {
-			span = callSpan(t.fleet, p.Run, schema.CallKey{Turn: p.Turn, ToolCallID: p.ToolCallID})
+			span = callSpan(t.fleet, p.Run, p.CallKey())
 		}
 		t.link(s, "parent", TraceID(t.fleet, p.Run), span)
 	}

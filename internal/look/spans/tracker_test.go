@@ -275,6 +275,41 @@ func TestTracer_ChildRun_LinkedToCall(t *testing.T) {
 	require.Nil(t, root.GetStatus())
 }
 
+// Models use ids of calls more than once.
+func TestTracer_CallsShareAnID_EventsAndChildrenNameTheirOwn(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, "run-1")
+	l.add(started())
+	l.add(&schema.TurnStartedData{Turn: 1})
+	l.add(&schema.TurnAnsweredData{Turn: 1, Message: answer("two").Message, Calls: []schema.RequestedCall{
+		{ToolCallID: "call_0", Occurrence: 1, Name: "note", Replay: schema.ReplayPure}, {ToolCallID: "call_0", Occurrence: 2, Name: "mail", Replay: schema.ReplayHold},
+	}})
+	l.add(&schema.ToolDecidedData{ToolCallID: "call_0", Occurrence: 2, Decision: schema.DecisionAsk})
+	l.add(&schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitToolApproval, ToolCallID: "call_0", Occurrence: 2})
+	l.control(&schema.RunInputData{InterruptID: "q1", Payload: []byte(`{"decision":"allow"}`), By: "ann"})
+	l.add(&schema.ToolDecidedData{ToolCallID: "call_0", Occurrence: 2, Decision: schema.DecisionAllow})
+	l.add(&schema.ToolCalledData{ToolCallID: "call_0", Occurrence: 2, Name: "mail", Replay: schema.ReplayHold})
+	l.add(&schema.ToolReturnedData{ToolCallID: "call_0", Occurrence: 2})
+	l.add(&schema.RunEndedData{Status: "completed"})
+	all := l.all(spans.Options{})
+	about := 0
+	for _, s := range all {
+		for _, e := range s.GetEvents() {
+			if id := get(e.GetAttributes(), "gen_ai.tool.call.id"); id != "" {
+				about++
+				require.Equal(t, []string{"call_0", "1", "2"}, []string{id, get(e.GetAttributes(), "waymark.turn"), get(e.GetAttributes(), "waymark.tool.occurrence")}, e.GetName())
+			}
+		}
+	}
+	require.Equal(t, 3, about, "two decisions and a question")
+	child := newLog(t, "child-1")
+	d := started()
+	d.Parent = &schema.Parent{Run: "run-1", Turn: 1, ToolCallID: "call_0", Occurrence: 2}
+	child.add(d).add(&schema.RunEndedData{Status: "completed"})
+	link := named(t, child.all(spans.Options{}), "invoke_agent fixer").GetLinks()[0]
+	require.Equal(t, named(t, all, "execute_tool mail").GetSpanId(), link.GetSpanId())
+}
+
 func TestTracer_PhasesAndReopenedRuns_Spans(t *testing.T) {
 	t.Parallel()
 	l := newLog(t, "run-2")

@@ -20,9 +20,9 @@ type Description struct {
 	Bad          bool
 }
 
-// Describe describes an event: a new type of event has its case here. tool returns the name of the tool of an open
-// call, if the caller knows it; nil otherwise.
-func Describe(data schema.Data, tool func(id string) string) (d Description) {
+// Describe describes an event: a new type of event has its case here. tool is the name of the tool of its
+// call; empty if the caller does not know it.
+func Describe(data schema.Data, tool string) (d Description) {
 	gist := func(parts ...string) { d.Gist = output.Words(parts...) }
 	line := func(what string, parts ...string) { d.What, d.Detail = what, joined(parts...) }
 	turn := func(n int32, messages ...schema.Message) {
@@ -136,7 +136,7 @@ func Describe(data schema.Data, tool func(id string) string) (d Description) {
 }
 
 // decided describes a decision about a call. One that allows the call has no line in a story.
-func (d *Description) decided(e *schema.ToolDecidedData, tool func(id string) string) {
+func (d *Description) decided(e *schema.ToolDecidedData, tool string) {
 	decision, observed := e.Decision, ""
 	if e.Mode == schema.ModeObserve {
 		observed = "(observed)"
@@ -144,11 +144,7 @@ func (d *Description) decided(e *schema.ToolDecidedData, tool func(id string) st
 	}
 	d.Gist = output.Words(e.ToolCallID, e.Decision, observed, e.Policy, e.Reason, e.By)
 	if e.Decision != schema.DecisionAllow {
-		name := e.ToolCallID
-		if tool != nil {
-			name = cmp.Or(tool(e.ToolCallID), name)
-		}
-		d.What, d.Detail = "policy", joined(decision+" about "+name, e.Policy, e.Reason)
+		d.What, d.Detail = "policy", joined(decision+" about "+cmp.Or(tool, e.ToolCallID), e.Policy, e.Reason)
 	}
 }
 

@@ -45,7 +45,7 @@ func Gist(e *schema.Event) string {
 	if data == nil {
 		return string(e.Data)
 	}
-	return Describe(encryption.ReadableContent(data), nil).Gist
+	return Describe(encryption.ReadableContent(data), "").Gist
 }
 
 // maxParts bounds the parts of a message on one line.

@@ -48,7 +48,7 @@ type Beat struct {
 	// lost: a takeover came before its outcome.
 	lost bool
 	// call that a wait is about; empty for none.
-	call string
+	call schema.CallKey
 }
 
 // Story collects the beats of a run from its events.
@@ -183,11 +183,11 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.ToolSettledData:
 		s.settled(v.Call, d, when, at)
 	case *schema.RunWaitingData:
-		s.waiting(d, turn, when)
+		s.waiting(v.Call, d, turn, when)
 	case *schema.RunInputData:
 		s.input(d, at)
 	default:
-		s.note(v.Data, turn, when)
+		s.note(v, turn, when)
 	}
 }
 
@@ -349,16 +349,13 @@ const submitted = "submitted"
 
 func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when string, at time.Time) {
 	for id, b := range s.waits {
-		if b.call == key.ToolCallID {
+		if b.call == key {
 			b.Open = false
 			b.took(0, at)
 			delete(s.waits, id)
 		}
 	}
-	name := key.ToolCallID
-	if call := s.calls[key]; call != nil {
-		name = call.What
-	}
+	name := cmp.Or(s.tool(key), key.ToolCallID)
 	by := ""
 	if d.By != "" {
 		by = " by " + d.By
@@ -371,23 +368,20 @@ func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 	}
 }
 
-// openTool is the tool of the latest open call with an id.
-func (s *Story) openTool(id string) (tool string) {
-	latest := schema.CallKey{}
-	for key, b := range s.calls {
-		if key.ToolCallID == id && (key.Turn > latest.Turn || key.Turn == latest.Turn && key.Occurrence > latest.Occurrence) {
-			latest, tool = key, b.What
-		}
+// tool is the tool of an open call.
+func (s *Story) tool(key schema.CallKey) string {
+	if b := s.calls[key]; b != nil {
+		return b.What
 	}
-	return tool
+	return ""
 }
 
-func (s *Story) waiting(d *schema.RunWaitingData, turn int32, when string) {
+func (s *Story) waiting(key schema.CallKey, d *schema.RunWaitingData, turn int32, when string) {
 	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: d.Message}
-	tool := s.openTool(d.ToolCallID)
+	tool := s.tool(key)
 	b := &Beat{Kind: KindWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
-		b.Detail, b.call = "a person must settle "+cmp.Or(tool, d.ToolCallID), d.ToolCallID
+		b.Detail, b.call = "a person must settle "+cmp.Or(tool, d.ToolCallID), key
 	}
 	s.waits[d.InterruptID] = s.say(b)
 }
@@ -408,8 +402,8 @@ func (s *Story) input(d *schema.RunInputData, at time.Time) {
 }
 
 // note adds the line of an event that takes no time. The conversation and the application's state have none here.
-func (s *Story) note(data schema.Data, turn int32, when string) {
-	if d := Describe(data, s.openTool); d.What != "" {
+func (s *Story) note(v schema.Verdict, turn int32, when string) {
+	if d := Describe(v.Data, s.tool(v.Call)); d.What != "" {
 		kind := KindNote
 		if d.Bad {
 			kind = KindError

@@ -89,7 +89,7 @@ func continued(before, now *schema.Head) *Story {
 		w := &before.Interrupts[i]
 		b := &Beat{Kind: KindWait, Turn: w.Turn, What: "waits", At: w.Since, Open: true}
 		if w.Reason == schema.WaitToolInDoubt {
-			b.call = w.ToolCallID
+			b.call = w.CallKey()
 		}
 		s.waits[w.InterruptID] = b
 	}
