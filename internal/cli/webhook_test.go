@@ -64,6 +64,23 @@ func gapped(t *testing.T, js jetstream.JetStream, fleet *publisher.Fleet, id str
 	require.NoError(t, err)
 }
 
+// attention is what a person decides on: an entry of the inbox, or the data of a post.
+type attention struct {
+	ID, Run, Kind string
+	SideEffect    string `json:"side_effect"`
+	Arguments     json.RawMessage
+}
+
+func (a attention) text() string {
+	text := a.Run + " " + a.Kind
+	if a.SideEffect != "" {
+		var arguments bytes.Buffer
+		_ = json.Compact(&arguments, a.Arguments)
+		text += ": " + a.SideEffect + " " + arguments.String()
+	}
+	return text
+}
+
 // What the inbox lists is what is posted, and is posted no more once a person has answered.
 func TestServe_Webhook_PostsTheWholeInbox(t *testing.T) {
 	t.Parallel()
@@ -80,20 +97,29 @@ func TestServe_Webhook_PostsTheWholeInbox(t *testing.T) {
 	run, err = fleet.Start(ctx, publisher.RunSpec{ID: "asks"})
 	require.NoError(t, err)
 	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: "Which one?"}))
+	run, err = fleet.Start(ctx, publisher.RunSpec{ID: "pays"})
+	require.NoError(t, err)
+	turn, err = run.StartTurn(ctx, publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Answer(ctx, publisher.Answer{Message: textMessage(schema.RoleAssistant, "I pay"), Calls: []publisher.ToolCall{{
+		ID: "c1", Name: "pay", Replay: publisher.Hold, SideEffect: "moves money", Arguments: []byte(`{"to":"archive","cents":500}`),
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "a1", Reason: schema.WaitToolApproval, ToolCallID: "c1", Occurrence: 1, Message: "May it?"}))
 
 	var mu sync.Mutex
 	posted := map[string]string{}
 	refuse := true
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var event struct {
-			Data struct{ ID, Run, Kind string }
+			Data attention
 		}
 		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
 			t.Error(err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		posted[event.Data.ID] = event.Data.Run + " " + event.Data.Kind
+		posted[event.Data.ID] = event.Data.text()
 		if refuse {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -115,30 +141,32 @@ func TestServe_Webhook_PostsTheWholeInbox(t *testing.T) {
 	}
 	is := func() map[string]string {
 		var list struct {
-			Inbox []struct{ ID, Run, Kind string }
+			Inbox []attention
 		}
 		require.NoError(t, json.Unmarshal([]byte(ask("inbox", "--json")), &list))
 		got := map[string]string{}
 		for _, e := range list.Inbox {
-			got[e.ID] = e.Run + " " + e.Kind
+			got[e.ID] = e.text()
 		}
 		return got
 	}
 	require.Eventually(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(posted) == 3
+		return len(posted) == 4
 	}, time.Minute, 20*time.Millisecond)
 	mu.Lock()
 	require.Equal(t, is(), posted)
-	require.ElementsMatch(t, []string{"gapped incomplete", "ended held", "asks waiting"}, slices.Collect(maps.Values(posted)))
+	require.ElementsMatch(t, []string{"gapped incomplete", "ended held", "asks waiting", `pays waiting: moves money {"to":"archive","cents":500}`}, slices.Collect(maps.Values(posted)))
 	mu.Unlock()
 	require.Eventually(t, func() bool { return strings.Contains(ask("doctor"), "posts fail since") }, time.Minute, 50*time.Millisecond)
-	require.Regexp(t, `3 entries of the inbox are not taken from daemon \S+, and posts fail since \S+: .*503`, strings.Join(strings.Fields(ask("doctor", "--json")), " "))
+	require.Regexp(t, `4 entries of the inbox are not taken from daemon \S+, and posts fail since \S+: .*503`, strings.Join(strings.Fields(ask("doctor", "--json")), " "))
 
 	// The answers are given while the receiver is away: it never hears of them again.
 	ask("input", "asks", "q1", "--text", "this one")
 	ask("settle", "ended", "1", "c1", "--how", "abandoned")
+	require.Regexp(t, `pays.*, \d+s ago: waits for approval of pay: May it\?\n    side effect: moves money\n    arguments: \{"to":"archive","cents":500\}\n    waymark .*input pays a1 .*--allow\n`, ask("inbox"))
+	ask("input", "pays", "--deny")
 	require.Eventually(t, func() bool { return len(is()) == 1 }, time.Minute, 50*time.Millisecond)
 	mu.Lock()
 	refuse = false

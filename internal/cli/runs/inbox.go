@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/look/inbox"
 	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -66,6 +68,18 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	}
 	found.Reasons = slices.DeleteFunc(found.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
 	found.Cut(c.Limit)
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
+		for i := range found.Reasons {
+			r := &found.Reasons[i]
+			if err := inbox.AddCall(ctx, fleet, r); err != nil && ctx.Err() == nil && !errors.Is(err, publisher.ErrRunErased) {
+				found.Unread = append(found.Unread, inbox.Unread{Run: r.Run, Why: err.Error(), Err: err})
+			}
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
 	list := inboxList{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More, Unread: found.Unread}
 	for i := range found.Reasons {
 		r := &found.Reasons[i]
@@ -105,7 +119,10 @@ func printTasks(a *base.App, tasks []task) error {
 	return nil
 }
 
-// show describes an entry in a line or two.
+// mostShown bounds the arguments that are shown to people, in bytes; JSON and waymark input have all.
+const mostShown = 300
+
+// show describes an entry in a few lines.
 func (t *task) show(a *base.App, number, of int) error {
 	head := fmt.Sprintf("%*d. ", len(fmt.Sprint(of)), number)
 	about := t.Run
@@ -119,6 +136,15 @@ func (t *task) show(a *base.App, number, of int) error {
 	if output.Coloured(a.Stdout, a.Getenv) {
 		run := output.Printable(t.Run)
 		line = head + output.Painted(run, t.colour()) + line[len(head)+len(run):]
+	}
+	if t.SideEffect != "" {
+		line += "\n" + output.Hanging(a.Stdout, "    side effect: ", t.SideEffect)
+	}
+	if text := string(t.Arguments); text != "" {
+		if len(text) > mostShown {
+			text = strings.ToValidUTF8(text[:mostShown], "") + "…"
+		}
+		line += "\n" + output.Hanging(a.Stdout, "    arguments: ", text)
 	}
 	_, err := fmt.Fprintln(a.Stdout, line)
 	return err

@@ -119,7 +119,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	}
 	registerDaemon(registry, a.Fleet, d.waymark)
 	if c.Webhook != "" {
-		if d.webhook, err = c.watchPeople(a, d.waymark, log); err != nil {
+		if d.webhook, err = c.watchPeople(ctx, a, d.waymark, d.conns[0], log); err != nil {
 			return nil, err
 		}
 		registerWebhook(registry, a.Fleet, d.webhook)

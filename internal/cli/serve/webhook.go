@@ -7,19 +7,26 @@ import (
 	"os"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/inbox"
 	"github.com/waymarkio/waymark/internal/look/standstill"
 	"github.com/waymarkio/waymark/internal/look/webhook"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // watchPeople returns the watch that posts the reasons for which runs need a person.
-func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*webhook.Watch, error) {
+func (c Cmd) watchPeople(ctx context.Context, a *base.App, d *consumer.Daemon, nc *nats.Conn, log zerolog.Logger) (*webhook.Watch, error) {
+	content, err := publisher.NewReader(ctx, publisher.Config{Conn: nc, Fleet: a.Fleet})
+	if err != nil {
+		return nil, err
+	}
 	text, err := os.ReadFile(c.Secret)
 	if err != nil {
 		return nil, failure.New(failure.NotFound, "create one with: (umask 077; echo whsec_$(head -c 32 /dev/urandom | base64) > FILE)", "--webhook-secret: %v", err)
@@ -37,7 +44,8 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
 			return c.reasons(ctx, d, w)
 		},
-		Now: a.Now, Log: log,
+		Detail: func(ctx context.Context, r *standstill.Reason) error { return inbox.AddCall(ctx, content, r) },
+		Now:    a.Now, Log: log,
 	})
 	if err != nil {
 		return nil, failure.New(failure.Usage, "use an address such as https://example.com/waymark", "--webhook: %v", err)

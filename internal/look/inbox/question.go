@@ -85,6 +85,42 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 	return q
 }
 
+// Content has the content of runs.
+type Content interface {
+	Fields
+	Get(ctx context.Context, run string) (*schema.State, error)
+}
+
+// mostArguments bounds the arguments in an entry of the inbox, in bytes. Longer ones are left out.
+const mostArguments = 64 << 10
+
+// AddCall adds the side effect and the arguments of the call that a reason is about; nothing if it is about none.
+func AddCall(ctx context.Context, from Content, r *standstill.Reason) error {
+	if r.ToolCallID == "" || r.Kind != standstill.Waiting && r.Kind != standstill.Held {
+		return nil
+	}
+	state, err := from.Get(ctx, r.Run)
+	if state == nil {
+		return err
+	}
+	q := Asked(ctx, from, state, WaitOf(r))
+	r.SideEffect = q.SideEffect
+	if key := q.Encrypted[FieldArguments]; key != "" {
+		r.Encrypted = map[string]string{FieldArguments: key}
+	} else if len(q.Arguments) <= mostArguments {
+		r.Arguments = q.Arguments
+	}
+	return q.ArgumentsErr
+}
+
+// WaitOf is the wait of a reason; of a held call without one, the wait that there would be.
+func WaitOf(r *standstill.Reason) *schema.OpenInterrupt {
+	if r.Wait != nil {
+		return r.Wait
+	}
+	return &schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: r.ToolCallID, Turn: r.Turn, Occurrence: r.Occurrence, Since: r.Since}
+}
+
 // Fields of a question that an executor may encrypt.
 const (
 	FieldMessage   = "message"

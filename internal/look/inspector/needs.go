@@ -147,10 +147,7 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	if err != nil {
 		return nil, err
 	}
-	wait := r.Wait
-	if wait == nil {
-		wait = &schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: r.ToolCallID, Turn: r.Turn, Occurrence: r.Occurrence, Since: r.Since}
-	}
+	wait := inbox.WaitOf(r)
 	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Approval()}
 	readable := func(name, text string) string {
 		if key := q.Encrypted[name]; key != "" {

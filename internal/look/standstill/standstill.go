@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -43,6 +45,11 @@ type Reason struct {
 	ToolCallID  string `json:"tool_call_id,omitzero"`
 	Occurrence  int    `json:"occurrence,omitzero"`
 	Tool        string `json:"tool,omitzero"`
+	// SideEffect and Arguments of the call in question, from the run's content; Encrypted has the key of arguments that
+	// stay encrypted. [Of] leaves them out: a head has no content.
+	SideEffect string            `json:"side_effect,omitzero"`
+	Arguments  jsontext.Value    `json:"arguments,omitzero"`
+	Encrypted  map[string]string `json:"encrypted,omitzero"`
 	// HandoffID of the hand-off in question.
 	HandoffID string `json:"handoff_id,omitzero"`
 	// Wait and Head of the run. Both belong to the caller.
