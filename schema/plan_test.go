@@ -368,7 +368,7 @@ func TestSettleCommands_StatesOfTheCall_OnlyWhatIsAccepted(t *testing.T) {
 	} {
 		test.head.OpenCalls = []schema.OpenCall{test.call}
 		test.head.OpenCalls[0].CallKey = schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
-		require.Len(t, test.head.SettleCommands("", test.call.CallKey), 0, name) // of no open call
+		require.Empty(t, test.head.SettleCommands("", test.call.CallKey), name) // of no open call
 		require.Len(t, test.head.SettleCommands("", test.head.OpenCalls[0].CallKey), test.want, name)
 	}
 }

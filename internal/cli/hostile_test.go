@@ -82,6 +82,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"runs", "get", "hostile", "--at", "mark:m\u202e\u2066"}},
 	{access.Operator, false, []string{"release", "hostile", "--force"}},
 	{access.Operator, false, []string{"cancel", "hostile", "--reason", "TEXT"}},
+	{access.Operator, false, []string{"reopen", "hostile"}},
 	{access.Operator, false, []string{"erase", "hostile", "--reason", "TEXT"}},
 	{access.Operator, false, []string{"cleanup", "--dry-run", "--max-age", "1s"}},
 	{access.Operator, false, []string{"fleet", "retention"}},

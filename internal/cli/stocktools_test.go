@@ -149,7 +149,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 	require.Equal(t, []string{
 		"nothing until the run gets an answer; no executor is needed until then",
 		"turn 2 continues after the model's answer",
-		"waits for q1 (human_input): waymark input roof q1",
+		"waits for q1 (human_input): waymark input roof",
 		"call c1 (pay) of turn 2: make, it has not begun",
 	}, c.Overview.Recovery.Instructions)
 
