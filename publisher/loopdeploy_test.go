@@ -163,6 +163,32 @@ func TestLoop_ToolIsGoneHere_RerunElsewhereKeepsItsKey(t *testing.T) {
 	require.Equal(t, "r1.1.c1.1", <-keys)
 }
 
+func TestLoop_PromptIsAnotherNow_RunKeepsItsOwnUnlessItBeginsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	down := errors.New("down")
+	old := &scripted{answers: map[int32]publisher.Answer{1: calls(call("c1", "look", `{"at":1}`))}}
+	model := func(ctx context.Context, r publisher.ModelRequest) (publisher.Answer, error) {
+		if r.Turn == 2 {
+			return publisher.Answer{}, publisher.Permanent(down)
+		}
+		return old.model(ctx, r)
+	}
+	run := start(t, w.fleet(), "r1")
+	require.ErrorIs(t, publisher.Loop{Model: model, System: "Old.", Tools: []publisher.Tool{look(nil)}}.Work(t.Context(), run), down)
+
+	m := &scripted{}
+	next := publisher.Loop{Model: m.model, System: "New.", Tools: []publisher.Tool{look(nil)}}
+	require.NoError(t, next.Work(t.Context(), resume(t, w.fleet(named("exec-2")), "r1")))
+	require.Equal(t, "Old.", *m.asked[0].Messages[0].Parts[0].Content)
+
+	run, err := w.fleet(named("exec-2")).Resume(t.Context(), "r1", publisher.ResumeSpec{At: schema.Point{Kind: schema.PointTurn, Number: 0}})
+	require.NoError(t, err)
+	require.NoError(t, next.Work(t.Context(), run))
+	require.Equal(t, "New.", *m.asked[1].Messages[0].Parts[0].Content)
+}
+
 func TestLoop_PolicyIsStricterNow_RunWaits(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []schema.Replay{publisher.Pure, publisher.Idempotent} {

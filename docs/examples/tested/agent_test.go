@@ -72,6 +72,24 @@ func TestClerk_RecordedRun_IsTheSame(t *testing.T) {
 
 // end of replay
 
+// snippet: deploy
+
+func TestClerk_Deployed_LivingRunsGoOn(t *testing.T) {
+	before := func(out *waymarktest.Outside) publisher.Work {
+		clerk := Clerk(scripted, outbox{out})
+		clerk.System = "You answer letters."
+		return clerk.Work
+	}
+	waymarktest.CrashEverywhereWith(t, waymarktest.Crash{Before: before}, func(out *waymarktest.Outside) publisher.Work {
+		return Clerk(scripted, outbox{out}).Work
+	})
+	waymarktest.ReplayFromEach(t, "testdata/answer-bob.jsonl", nil, func(r *waymarktest.Recorded) publisher.Work {
+		return Clerk(r.Model, nil).Work
+	})
+}
+
+// end of deploy
+
 // snippet: world
 
 func TestClerk_ExecutorDies_AnotherAnswers(t *testing.T) {
