@@ -62,6 +62,29 @@ func TestFork_BaseRemoved_Refused(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrRunNotFound, "nothing of the fork was written")
 }
 
+// The process that forks is killed behind the fork's first event, while the base is removed: the base stays, and any
+// executor goes on with the fork.
+func TestFork_KilledBehindItsFirstEvent_KeepsItsBase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "base")
+	turnWith(t, run, "c1", 1)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	_, err := w.fleet(named("killed")).Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "base"}) // and nothing after it
+	require.NoError(t, err)
+	for _, body := range []string{`{"by":"tester"}`, `{"by":"tester","force":true}`} {
+		m, err := w.nc.RequestWithContext(t.Context(), schema.ServiceSubject(schema.VerbErase, "default", "base"), []byte(body))
+		require.NoError(t, err)
+		require.NotEmpty(t, m.Header.Get(schema.HeaderErrorCode), "%s", m.Data)
+		require.Contains(t, string(m.Data), "fork fork stands on run base")
+	}
+	again, err := w.fleet(named("next")).Resume(t.Context(), "fork", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.NoError(t, again.End(t.Context(), publisher.RunEnd{}))
+}
+
 // A removal of the base comes between the mark and the first event of the fork: it takes the id of the fork.
 func TestFork_BaseRemovedBeforeItBegins_NotStarted(t *testing.T) {
 	t.Parallel()
