@@ -216,15 +216,19 @@ func (h *Heartbeats) setSteady(sub *nats.Subscription, at time.Time) {
 }
 
 // Hold counts no executor as silent until release is called. A test that moves the daemon's clock first lets the live
-// executors send a heartbeat.
-func (h *Heartbeats) Hold() (release func()) {
-	set := func(onHold bool) {
+// executors send a heartbeat; then it knows since when none was missed, however slow the machine is.
+func (h *Heartbeats) Hold() (release func(steady time.Time)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.onHold = true
+	return func(steady time.Time) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.onHold = onHold
+		h.onHold = false
+		if !h.steady.IsZero() {
+			h.steady, h.awake = steady, time.Now()
+		}
 	}
-	set(true)
-	return func() { set(false) }
 }
 
 // Living are the instances that are alive, by the fleet's silence: the last heartbeat of each, by the daemon's clock,

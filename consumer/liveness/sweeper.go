@@ -241,7 +241,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	run := e.live.Run
 	asked := w.machine()
 	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
-	if err == nil && gone && (w.machine().Sub(asked) > lateTicks*w.every() || w.heard(e)) {
+	if err == nil && gone && (w.machine().Sub(asked) > lateTicks*w.deps.Heartbeats.every(awakeEvery) || w.heard(e)) {
 		// A server that was paused answers before it delivers the waiting heartbeats. The next tick decides.
 		return nil
 	}

@@ -110,6 +110,26 @@ func TestSweeper_DaemonPaused_ResetsTimers(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
+// The machine is slow while a test moves the clock: the test has heard each living executor, so no timer resets.
+func TestSweeper_PausedWhileATestHolds_KeepsTimers(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	machine := time.Now()
+	w.hb.wakeful(machine)
+	w.pass(1, nil)
+	steady, heard := w.hb.Steady()
+	require.True(t, heard)
+	release := w.hb.Hold()
+	w.Clock.Forward(time.Minute)
+	w.hb.wakeful(machine.Add(lateTicks*awakeEvery + time.Millisecond))
+	w.pass(1, nil)
+	r.stays(schema.StatusRunning)
+	release(steady)
+	w.pass(1, nil)
+	r.Becomes(schema.StatusOrphaned)
+}
+
 func TestSweeper_ControlEvents_DoNotKeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

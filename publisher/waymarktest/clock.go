@@ -36,22 +36,29 @@ func (w *World) Advance(d time.Duration) {
 	w.Daemon.leads()
 	w.Daemon.caughtUp()
 	heartbeats := w.Daemon.daemon.Heartbeats()
-	release := heartbeats.Hold()
-	silence := w.silence()
-	living := heartbeats.Living(silence)
-	w.clock.move(d)
-	moved := time.Now()
-	w.until(func() bool {
-		now := heartbeats.Living(silence)
-		for seen, before := range living {
-			if beat, ok := now[seen]; (!ok || beat.At.Equal(before.At)) && w.mayBeat(seen, before.Every, moved) {
-				return false
+	steady, _ := heartbeats.Steady()
+	for {
+		release := heartbeats.Hold()
+		silence := w.silence()
+		living := heartbeats.Living(silence)
+		w.clock.move(d)
+		d = 0
+		moved := time.Now()
+		w.until(func() bool {
+			now := heartbeats.Living(silence)
+			for seen, before := range living {
+				if beat, ok := now[seen]; (!ok || beat.At.Equal(before.At)) && w.mayBeat(seen, before.Every, moved) {
+					return false
+				}
 			}
-		}
-		return true
-	}, "a living executor sends no heartbeat")
-	release()
-	w.Daemon.swept(2)
+			return true
+		}, "a living executor sends no heartbeat")
+		release(steady)
+		w.Daemon.swept(2)
+		if since, _ := heartbeats.Steady(); !since.After(steady) {
+			return
+		} // otherwise the machine was slow, and the silence timers were reset
+	}
 }
 
 // silence is the fleet's current silence timeout.
