@@ -23,7 +23,8 @@ const provisionTries = 8
 //
 // It returns [*ConfigError] (joined, if there are several) for a flag that another client changed; [ErrStreamMissing]
 // for a provisioned fleet whose events, segments or blobs are gone, which is an alarm and never repaired by creating
-// them again; [ErrSettingsMissing] for streams with content without the fleet's settings; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range,
+// them again; [ErrSettingsMissing] for streams with content without the fleet's settings; [ErrFull] if the server cannot
+// reserve the quota; [ErrSettings] for a configuration out of range,
 // or for another number of shards than the fleet has.
 func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
 	if err := cfg.Validate(); err != nil {
@@ -224,8 +225,8 @@ func resources(next, old *schema.FleetSettings, known bool) []resource {
 
 // checkRemains guards a fleet without settings, and returns its number of shards, 0 for the default. Settings are stored
 // after the streams were created and before anything is written: streams with content had other settings, which are
-// never replaced by defaults. Only the caller can name their number of shards. A stream that is missing while others have content
-// is lost, too. And a restore stores the settings last: with a restored stream, it has not ended.
+// never replaced by defaults. Only the caller can name their number of shards. A stream that is missing while others have
+// content is lost, too. And a restore stores the settings last: with a restored stream, it has not ended.
 func (p *provisioner) checkRemains(ctx context.Context, fleet string, shards int) (int, error) {
 	have := make(map[string]*jetstream.StreamInfo)
 	all := p.js.ListStreams(ctx)

@@ -290,6 +290,10 @@ func (e *IncompleteError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: run %s", ErrIncomplete, e.Run)
 	for _, g := range e.Gaps {
+		if g.To < max(g.From, 1) { // events without sequences
+			fmt.Fprintf(&b, ", epoch %d misses events (%s)", g.Epoch, g.Reason)
+			continue
+		}
 		fmt.Fprintf(&b, ", epoch %d misses %d to %d (%s)", g.Epoch, g.From, g.To, g.Reason)
 	}
 	if e.Detail != "" {

@@ -246,6 +246,23 @@ func (h *Head) noteGap(g Gap) {
 	}
 }
 
+// NoteLost records that the log has lost events of the run, its last one for example, or that it has them after all:
+// another replica leads. It is false if the head says so already.
+func (h *Head) NoteLost(lost bool) bool {
+	gap := Gap{Epoch: h.Epoch, From: h.Sequence, To: h.Sequence, Reason: ReasonLost, At: h.Position}
+	i := slices.Index(h.Gaps, gap)
+	switch {
+	case lost == (i >= 0), lost && len(h.Gaps) == MaxGaps:
+		return false
+	case lost:
+		h.noteGap(gap)
+	default:
+		h.Gaps = slices.Delete(slices.Clone(h.Gaps), i, i+1)
+		h.Counts.Gaps--
+	}
+	return true
+}
+
 // closeGaps forgets gaps of the current epoch whose events have all arrived.
 func (h *Head) closeGaps() {
 	if len(h.Gaps) == 0 {

@@ -132,7 +132,7 @@ func (h *Head) erase(p *Prepared) Verdict {
 		}
 	case r == nil:
 		return v
-	case r.Run != h.Run && h.Run != "" || r.Position.Stream == 0 && h.Position.Stream != 0:
+	case r.Run != h.Run && h.Run != "" || r.Position.Stream == 0 && h.Position.Stream != 0 && !r.Force: // with force the log may have lost the run
 		return rejected(ReasonMisplaced, "%s is not of this run, or is for a run without events", p.Event.ID)
 	default:
 		*h = ErasedHead(r)

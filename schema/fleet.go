@@ -282,6 +282,8 @@ type Live struct {
 	// Attention is a digest of everything in the run that needs a person, except quarantine: its questions, the calls
 	// that a person must settle, missing events. It changes with each of them, and is empty for none.
 	Attention string `json:"attention,omitzero"`
+	// Gapped: events of the run are missing.
+	Gapped bool `json:"gapped,omitzero"`
 	// Since is the time of the event that last changed the entry.
 	Since string `json:"since,omitzero"`
 }
@@ -371,7 +373,7 @@ func LiveOf(h *Head) Live {
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
 		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
 		KeyIDs: slices.Clone(h.KeyIDs), CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
-		Since: h.UpdatedAt,
+		Gapped: !h.Complete(), Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
 		// As text, RFC 3339 times compare only in one format and offset, so they are parsed.
@@ -386,7 +388,7 @@ func LiveOf(h *Head) Live {
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
-		l.StartedAt == o.StartedAt && l.Attention == o.Attention &&
+		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)
 }
 

@@ -73,6 +73,8 @@ type FleetRuns struct {
 	// release them or resume them by name.
 	Claimable   int `json:"claimable"`
 	Quarantined int `json:"quarantined"`
+	// Gapped runs miss events.
+	Gapped int `json:"gapped,omitzero"`
 	// Overdue runs have work that exceeds its limit; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
 }

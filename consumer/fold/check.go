@@ -38,6 +38,7 @@ func (s *term) checkLog(ctx context.Context, at schema.Position) error {
 		return fmt.Errorf("%w: it ends at %d, folded up to %d", errRegressed, info.State.LastSeq, at.Stream)
 	}
 	s.shorter.Reaches()
+	s.losses.see(&info.State, s.stats.Purge.Events.Load(), s.now())
 	rec, found, err := eventlog.At(ctx, s.js, s.names, at.Stream)
 	if err != nil {
 		return err

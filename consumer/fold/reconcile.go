@@ -11,7 +11,7 @@ import (
 )
 
 // reconcile is the periodic work of an idle worker: it compares its position with the log, so that it never waits
-// beyond the end of a log that went back; seals idle tails; lowers a raised quota; repairs the live index; moves the
+// beyond the end of a log that went back; finds live runs that the log has lost; seals idle tails; lowers a raised quota; repairs the live index; moves the
 // safe position.
 func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
@@ -38,6 +38,9 @@ func (s *term) reconcile(ctx context.Context) error {
 	}
 	if err := s.mendLive(ctx); err != nil {
 		return err
+	}
+	if err := s.checkLosses(ctx); err != nil {
+		return fmt.Errorf("compare live runs with the log: %w", err)
 	}
 	if err := s.live.purgeMarks(ctx); err != nil {
 		return err

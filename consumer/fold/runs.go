@@ -32,10 +32,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	}
 	switch {
 	case trusted && c.TailBytes < s.cfg.SealMaxBytes && c.TailEvents < s.cfg.SealMaxEvents:
-		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
-		r.enter()
-		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
-		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
+		s.resume(r, c)
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
 		// Only the fold of a long tail shows where its segments end: its bucket was full before.
 		if !trusted {
@@ -66,4 +63,12 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	}
 	s.cache.add(r)
 	return r, nil
+}
+
+// resume continues a run from its checkpoint.
+func (s *term) resume(r *run, c *schema.Checkpoint) {
+	r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
+	r.enter()
+	r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
+	r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 }

@@ -268,6 +268,7 @@ type term struct {
 	sealer    sealer
 	live      liveIndex
 	announcer announcer
+	losses    losses
 	// purger removes sealed events from the log, and remover the data of removed runs.
 	purger  *purge.Purger
 	remover *retention.Remover

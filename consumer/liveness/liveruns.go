@@ -191,9 +191,9 @@ func (r *LiveRuns) Synced() bool {
 	return true
 }
 
-// Counts are the live runs, and those of them that are claimable, and quarantined (not claimable automatically). A fold
-// worker repairs unreadable entries when it takes the shard.
-type Counts struct{ Live, Claimable, Quarantined, Unreadable int }
+// Counts are the live runs, and those of them that are claimable, quarantined (not claimable automatically), and gapped
+// (events of them are missing). A fold worker repairs unreadable entries when it takes the shard.
+type Counts struct{ Live, Claimable, Quarantined, Gapped, Unreadable int }
 
 // Counts counts the runs.
 func (r *LiveRuns) Counts() Counts {
@@ -202,6 +202,11 @@ func (r *LiveRuns) Counts() Counts {
 	var c Counts
 	for i := range r.shards {
 		c.Live += len(r.shards[i].runs)
+		for _, e := range r.shards[i].runs {
+			if e.live.Gapped {
+				c.Gapped++
+			}
+		}
 		c.Unreadable += len(r.shards[i].broken)
 	}
 	for _, e := range r.claimable {

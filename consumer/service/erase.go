@@ -85,6 +85,9 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.
 	id := rand.Text()
 	for {
 		r, there, err := s.routing.standing(ctx, run)
+		if e, told := errors.AsType[*schema.ServiceError](err); told && e.Code == schema.CodeDamaged && why.force {
+			r, err = s.remains(ctx, run, err)
+		}
 		if err != nil || there != nil {
 			return there, there != nil && there.ID != id, err
 		}
@@ -109,6 +112,16 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.
 			return nil, false, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
+}
+
+// remains is the checkpoint of a run that the log has lost: all that is left to remove.
+func (s *Service) remains(ctx context.Context, run string, damaged error) (*reader.Snapshot, error) {
+	src := s.routing.of(run)
+	c, _, err := src.Store.Checkpoints.GetFresh(ctx, run)
+	if err != nil {
+		return nil, errors.Join(damaged, err)
+	}
+	return &reader.Snapshot{Source: src, Run: run, Head: c.Head, Segments: c.Segments}, nil
 }
 
 // removable returns why a run must not be removed.

@@ -111,6 +111,31 @@ func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
 	require.NoError(w.TB, err)
 }
 
+// Without a backup nothing else could end such a run, and what its checkpoints quote would stay for ever.
+func TestErase_LogPurgedByHand_RemovedWithForceAlone(t *testing.T) {
+	t.Parallel()
+	for name, payload := range map[string]int{"nothing sealed": 10, "segments": 3000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := erasing(t)
+			x := w.writer("gone")
+			x.Start()
+			w.awaitFolded(x.TurnOf(payload))
+			before, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "gone")
+			require.NoError(t, err)
+			require.Equal(t, payload > 1000, before.Segments.Count > 0)
+			log, err := w.JS.Stream(t.Context(), w.Names.EventStream())
+			require.NoError(t, err)
+			require.NoError(t, log.Purge(t.Context()))
+			told := w.refused(schema.VerbErase, "gone", schema.EraseRequest{By: "tester"})
+			require.Contains(t, []schema.Code{schema.CodeDamaged, schema.CodeNeeded}, told.Code)
+			receipt := w.erase("gone", true)
+			w.requireNothingLeft(&receipt)
+			w.refusedAs(schema.CodeErased, schema.VerbGet, "gone", schema.GetRequest{})
+		})
+	}
+}
+
 func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	t.Parallel()
 	w, stopWorker := erasing(t)

@@ -116,7 +116,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	settings := s.cfg.Settings()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
-		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Overdue: s.cfg.Heartbeats.OverdueRuns()},
+		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
 		Recovery: s.stats.Recovery.last(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Webhook != nil {

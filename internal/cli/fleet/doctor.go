@@ -452,6 +452,10 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.Command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", output.Plural(reply.Runs.Quarantined, "run"))
 	}
+	if n := reply.Runs.Gapped; n > 0 {
+		d.add("events", checkWarning, "name them: "+d.p.Command("inbox")+"; restore a backup, or remove one: "+d.p.Command("erase RUN --force"),
+			"events of %s are missing", output.Plural(n, "run"))
+	}
 	if n := reply.Runs.Overdue; n > 0 {
 		d.add("overdue", checkWarning, "list them: "+d.p.Command("runs ls")+"; stop the processes of their executors if the work does not return",
 			"%s with an overdue model request or tool call", output.Plural(n, "run"))
