@@ -47,9 +47,8 @@ func (b *bench) put(tb testing.TB, run, content string, killed bool) {
 	if killed {
 		js = halfWay{js}
 	}
-	store, err := blob.Open(tb.Context(), js, schema.BlobBucket("alpha"))
-	require.NoError(tb, err)
-	err = store.Put(tb.Context(), run, digestOf(content), []byte(content))
+	store := blob.New(js, schema.BlobBucket("alpha"))
+	err := store.Put(tb.Context(), run, digestOf(content), []byte(content))
 	if killed {
 		require.ErrorIs(tb, err, errKilled)
 		return
@@ -60,8 +59,7 @@ func (b *bench) put(tb testing.TB, run, content string, killed bool) {
 // load loads a run's payload as readers do.
 func (b *bench) load(tb testing.TB, run, content string) error {
 	tb.Helper()
-	store, err := blob.Open(tb.Context(), b.js, schema.BlobBucket("alpha"))
-	require.NoError(tb, err)
+	store := blob.New(b.js, schema.BlobBucket("alpha"))
 	got, err := store.Load(tb.Context(), run, digestOf(content), 1<<30)
 	if err == nil {
 		require.Equal(tb, content, string(got))

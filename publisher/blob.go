@@ -136,25 +136,20 @@ func largestField(body []byte) (path string, size int) {
 	return path, size
 }
 
-func (r *Reader) blobStore(ctx context.Context) (*blob.Store, error) {
-	r.blobMu.Lock()
-	defer r.blobMu.Unlock()
-	if r.blobs != nil {
-		return r.blobs, nil
-	}
-	store, err := blob.Open(ctx, r.js, schema.BlobBucket(r.opts.Fleet))
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, r.noBlobs()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	r.blobs = store
-	return store, nil
-}
+// blobs is the fleet's object store.
+func (r *Reader) blobs() *blob.Store { return blob.New(r.js, schema.BlobBucket(r.opts.Fleet)) }
 
-func (r *Reader) noBlobs() error {
-	return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, r.opts.Fleet, schema.BlobBucket(r.opts.Fleet))
+// blobError is the error of a request to the object store about a blob.
+func (r *Reader) blobError(name string, err error) error {
+	switch {
+	case errors.Is(err, jetstream.ErrBucketNotFound):
+		return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, r.opts.Fleet, schema.BlobBucket(r.opts.Fleet))
+	case errors.Is(err, blob.ErrTooLarge):
+		return fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
+	case errors.Is(err, blob.ErrChanged), errors.Is(err, jetstream.ErrObjectNotFound):
+		return fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
+	}
+	return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
 }
 
 // putBlob stores text under the name of its content and returns the reference. The blob must be durable before the
@@ -180,17 +175,14 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 const blobPace = 1 << 20
 
 func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) error {
-	store, err := f.blobStore(ctx)
-	if err != nil {
-		return err
+	err := f.blobs().Put(ctx, run, digest, text)
+	switch {
+	case err == nil:
+		return nil
+	case eventlog.ResourcesExhausted(err):
+		return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
 	}
-	if err := store.Put(ctx, run, digest, text); err != nil {
-		if eventlog.ResourcesExhausted(err) {
-			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
-		}
-		return fmt.Errorf("blob %s: %w: %w", schema.BlobName(run, digest), ErrUnavailable, err)
-	}
-	return nil
+	return f.blobError(schema.BlobName(run, digest), err)
 }
 
 // Blob loads the blob that a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. It accepts only the
@@ -215,21 +207,10 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 		return content, nil
 	}
 	err = r.insist(ctx, r.opts.RequestTimeout, func(ctx context.Context) error {
-		store, err := r.blobStore(ctx)
-		if err == nil {
-			content, err = store.Load(ctx, run, digest, r.opts.MaxBlob)
+		if content, err = r.blobs().Load(ctx, run, digest, r.opts.MaxBlob); err != nil {
+			return r.blobError(name, err)
 		}
-		switch {
-		case err == nil, errors.Is(err, ErrNotProvisioned), errors.Is(err, ErrUnavailable):
-			return err
-		case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
-			return r.noBlobs()
-		case errors.Is(err, blob.ErrTooLarge):
-			return fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
-		case errors.Is(err, blob.ErrChanged), errors.Is(err, jetstream.ErrObjectNotFound):
-			return fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
-		}
-		return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
+		return nil
 	})
 	if err == nil {
 		r.kept.add(name, content)

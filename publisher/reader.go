@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/internal/nats/access"
-	"github.com/waymarkio/waymark/internal/nats/blob"
 	"github.com/waymarkio/waymark/internal/nats/fleetclient"
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
@@ -38,8 +36,6 @@ type Reader struct {
 	// denied receives the server's permission errors.
 	denied *access.Watch
 
-	blobMu sync.Mutex
-	blobs  *blob.Store
 	// kept are blobs in memory; none for a reader that is not a [Fleet].
 	kept blobCache
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/base/answerschema"
 	"github.com/waymarkio/waymark/internal/nats/blob"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -174,11 +175,7 @@ func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked 
 		return nil, unusable(asked.InterruptID, err.Error())
 	}
 	name := schema.BlobName(run, digest)
-	var text []byte
-	store, err := blob.Open(ctx, s.js, schema.BlobBucket(s.cfg.Fleet))
-	if err == nil {
-		text, err = store.Load(ctx, run, digest, answerschema.MaxSchema)
-	}
+	text, err := blob.New(s.js, schema.BlobBucket(s.cfg.Fleet)).Load(ctx, run, digest, answerschema.MaxSchema)
 	switch {
 	case err == nil:
 		return text, nil
@@ -189,6 +186,6 @@ func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked 
 	case errors.Is(err, blob.ErrChanged):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
 	default:
-		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.Run, err)
+		return nil, fmt.Errorf("blob %s of run %s: %w: %w", name, r.Run, kvstore.ErrUnavailable, err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -33,38 +32,20 @@ const (
 	batchBytes  = 4 << 20
 	// patience is how long a server may take for a description, and between two chunks: then its answer is lost.
 	patience = 2 * time.Second
-	// staleWait is the pause before a lagging replica is asked again.
-	staleWait = 20 * time.Millisecond
 )
 
-// errStale: replicas lagged for the whole time.
+// errStale: a replica lags.
 var errStale = errors.New("a replica lacks what its leader has")
 
 // Store is a fleet's object store. It is safe for concurrent use.
 type Store struct {
-	js     jetstream.JetStream
-	bucket string
-	stream jetstream.Stream
+	js             jetstream.JetStream
+	bucket, stream string
 }
 
-// Open looks a bucket up. It returns [jetstream.ErrBucketNotFound] if there is none.
-func Open(ctx context.Context, js jetstream.JetStream, bucket string) (*Store, error) {
-	stream, err := js.Stream(ctx, "OBJ_"+bucket)
-	if err != nil {
-		return nil, fmt.Errorf("object store %s: %w", bucket, translate(err))
-	}
-	return &Store{js: js, bucket: bucket, stream: stream}, nil
-}
-
-// translate turns errors of streams into those of object stores.
-func translate(err error) error {
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("%w: %w", jetstream.ErrBucketNotFound, err)
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return fmt.Errorf("%w: %w", jetstream.ErrObjectNotFound, err)
-	}
-	return err
+// New returns the store of a bucket. Its methods return [jetstream.ErrBucketNotFound] if there is none.
+func New(js jetstream.JetStream, bucket string) *Store {
+	return &Store{js: js, bucket: bucket, stream: "OBJ_" + bucket}
 }
 
 // chunks and description are the subjects of an object, by the object store's protocol.
@@ -74,44 +55,41 @@ func (s *Store) description(name string) string {
 	return "$O." + s.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// info returns the description of a run's object. Any client that may write to the store may have written it.
+// count asks the stream's leader for the number of messages of a subject.
+func (s *Store) count(ctx context.Context, subject string) (uint64, error) {
+	info, err := jsapi.Request[struct {
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}](ctx, s.js, "STREAM.INFO."+s.stream, map[string]string{"subjects_filter": subject})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = fmt.Errorf("%w: %w", jetstream.ErrBucketNotFound, err)
+	}
+	return info.State.Subjects[subject], err
+}
+
+// info returns the description of a run's object. Any client that may write to the store may have written it. A replica
+// that has none may lag, and a resuming executor would miss a stored blob: the leader decides.
 func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	msg, err := s.stream.GetLastMsgForSubject(ctx, s.description(schema.BlobName(run, digest)))
+	subject := s.description(schema.BlobName(run, digest))
+	msg, err := jsapi.LastOf(ctx, s.js, s.stream, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, nats.ErrNoResponders) {
+		n, failed := s.count(ctx, subject)
+		switch {
+		case failed != nil:
+			err = failed
+		case n > 0:
+			err = errStale
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			err = fmt.Errorf("%w: %w", jetstream.ErrObjectNotFound, err)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("its description: %w", translate(err))
+		return nil, fmt.Errorf("its description: %w", err)
 	}
 	return described(run, msg.Data)
-}
-
-// infoFresh is info, but does not trust a replica that has no description: because of a lagging one a resuming
-// executor would miss a stored blob. The leader decides, and then the replicas are asked again.
-func (s *Store) infoFresh(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
-	subject := s.description(schema.BlobName(run, digest))
-	asked := false
-	for begun := time.Now(); ; {
-		info, err := s.info(ctx, run, digest)
-		if !errors.Is(err, jetstream.ErrMsgNotFound) {
-			return info, err
-		}
-		if !asked {
-			is, err2 := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
-			switch {
-			case err2 != nil:
-				return nil, fmt.Errorf("its description: %w", translate(err2))
-			case is.State.Subjects[subject] == 0:
-				return nil, err
-			}
-			asked = true
-		}
-		if time.Since(begun) > patience {
-			return nil, fmt.Errorf("its description: %w", errStale)
-		}
-		if err := pause.For(ctx, staleWait); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // described reads the description of a run's object.
@@ -134,9 +112,10 @@ func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
 }
 
 // Load returns the content of a run's blob with that SHA-256, of at most a number of bytes. It reads by direct gets
-// and needs no consumer, so that it works across accounts.
+// and needs no consumer, so that it works across accounts. It asks once: repeat it after an error of the connection, and
+// of a replica that lags.
 func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byte, error) {
-	info, err := s.infoFresh(ctx, run, digest)
+	info, err := s.info(ctx, run, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -153,26 +132,17 @@ func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byt
 	return content, nil
 }
 
-// readAll reads the chunks in order. Replicas may lag behind the one with the description: they are asked again.
+// readAll reads the chunks in order.
 func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most int64) ([]byte, error) {
-	r := &reader{js: s.js, stream: "OBJ_" + s.bucket, subject: s.chunks(info.NUID), most: most, next: 1}
-	var begun time.Time
+	r := &reader{js: s.js, stream: s.stream, subject: s.chunks(info.NUID), most: most, next: 1}
 	for uint64(len(r.content)) < info.Size {
 		before := r.next
 		err := r.batch(ctx)
-		switch {
-		case err != nil && !errors.Is(err, errStale):
-			return nil, err
-		case r.next != before:
-			begun = time.Time{}
-			continue
-		case begun.IsZero():
-			begun = time.Now()
-		case time.Since(begun) > patience:
-			return nil, fmt.Errorf("blob %s: %d of %d bytes: %w", info.Name, len(r.content), info.Size, errStale)
+		if err == nil && r.next == before {
+			err = errStale
 		}
-		if err := pause.For(ctx, staleWait); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, fmt.Errorf("%d of %d bytes: %w", len(r.content), info.Size, err)
 		}
 	}
 	return r.content, nil

@@ -33,8 +33,7 @@ func TestLoad_WrongOrLargeContent_Refused(t *testing.T) {
 		_, err := store.PutBytes(t.Context(), schema.BlobName("r1", name), []byte(content))
 		require.NoError(t, err)
 	}
-	ours, err := blob.Open(t.Context(), js, "blobs")
-	require.NoError(t, err)
+	ours := blob.New(js, "blobs")
 	tests := map[string]struct {
 		content string
 		most    int64
@@ -64,7 +63,7 @@ func TestLoad_WrongOrLargeContent_Refused(t *testing.T) {
 }
 
 // A lagging replica does not know a blob that was just stored. Only the leader can say that it does not exist.
-func TestLoad_StaleReplica_Loaded(t *testing.T) {
+func TestLoad_StaleReplica_NotMissing(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t).Conn(t)
 	var behind atomic.Int64
@@ -78,14 +77,15 @@ func TestLoad_StaleReplica_Loaded(t *testing.T) {
 	})
 	_, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
 	require.NoError(t, err)
-	store, err := blob.Open(t.Context(), js, "blobs")
-	require.NoError(t, err)
+	store := blob.New(js, "blobs")
 	require.NoError(t, store.Put(t.Context(), "r1", digestOf("text"), []byte("text")))
-	behind.Store(3)
+	behind.Store(1)
+	_, err = store.Load(t.Context(), "r1", digestOf("text"), 100)
+	require.ErrorContains(t, err, "lacks what its leader has")
+	require.NotErrorIs(t, err, jetstream.ErrObjectNotFound)
 	got, err := store.Load(t.Context(), "r1", digestOf("text"), 100)
 	require.NoError(t, err)
 	require.Equal(t, "text", string(got))
-	require.Zero(t, behind.Load())
 	_, err = store.Load(t.Context(), "r1", digestOf("never stored"), 100)
 	require.ErrorIs(t, err, jetstream.ErrObjectNotFound)
 }

@@ -79,11 +79,11 @@ func (s *Store) whole(ctx context.Context, run, digest string, size int) (bool, 
 		return false, nil
 	}
 	subject := s.chunks(info.NUID)
-	state, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	n, err := s.count(ctx, subject)
 	if err != nil {
-		return false, fmt.Errorf("its chunks: %w", translate(err))
+		return false, fmt.Errorf("its chunks: %w", err)
 	}
-	return state.State.Subjects[subject] == uint64(info.Chunks), nil
+	return n == uint64(info.Chunks), nil
 }
 
 // putChunks stores content, and returns the number of chunks once each of them is acknowledged. nats.go's

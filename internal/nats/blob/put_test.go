@@ -22,8 +22,7 @@ func opened(t *testing.T, js jetstream.JetStream) (*blob.Store, jetstream.Object
 	t.Helper()
 	theirs, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
 	require.NoError(t, err)
-	ours, err := blob.Open(t.Context(), js, "blobs")
-	require.NoError(t, err)
+	ours := blob.New(js, "blobs")
 	stream, err := js.Stream(t.Context(), "OBJ_blobs")
 	require.NoError(t, err)
 	return ours, theirs, stream
@@ -89,8 +88,7 @@ func TestPut_Unacknowledged_NotDescribed(t *testing.T) {
 	// No stream stores chunks.
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OBJ_blobs", Subjects: []string{"$O.blobs.M.>"}, AllowRollup: true, AllowDirect: true})
 	require.NoError(t, err)
-	ours, err := blob.Open(t.Context(), js, "blobs")
-	require.NoError(t, err)
+	ours := blob.New(js, "blobs")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	require.ErrorContains(t, ours.Put(ctx, "r1", digestOf("text"), []byte("text")), "one of 1 chunks")
@@ -105,7 +103,9 @@ func TestPut_ContextEnds_Returns(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, ours.Put(ctx, "r1", digestOf("text"), []byte("text")), context.Canceled)
 	require.Zero(t, messages(t, stream))
-	_, err := blob.Open(t.Context(), js, "others")
+	others := blob.New(js, "others")
+	require.ErrorIs(t, others.Put(t.Context(), "r1", digestOf("text"), []byte("text")), jetstream.ErrBucketNotFound)
+	_, err := others.Load(t.Context(), "r1", digestOf("text"), 100)
 	require.ErrorIs(t, err, jetstream.ErrBucketNotFound)
 }
 
@@ -135,8 +135,7 @@ func TestPut_SameConcurrently_LastWhole(t *testing.T) {
 	var done [executors]chan error
 	for i := range executors {
 		goOn[i], done[i] = make(chan struct{}), make(chan error, 1)
-		store, err := blob.Open(t.Context(), slow{js, stored, goOn[i]}, "blobs")
-		require.NoError(t, err)
+		store := blob.New(slow{js, stored, goOn[i]}, "blobs")
 		go func() { done[i] <- store.Put(t.Context(), "r1", digestOf(content), []byte(content)) }()
 	}
 	for range executors {
