@@ -171,6 +171,16 @@ func (b *callBook) ran(key schema.CallKey, o *outcome) {
 	}
 }
 
+// unrecorded are the outcomes of tools that ran here, for which no Tool call is still publishing them.
+func (b *callBook) unrecorded() (drafts []draft) {
+	for _, c := range b.calls {
+		if c.outcome != nil && !c.reserved {
+			drafts = append(drafts, c.outcome.draft)
+		}
+	}
+	return drafts
+}
+
 // ask keeps the approval question about a call unless there is one already, and returns the one that is kept: a repeated
 // call repeats the same event.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {

@@ -173,6 +173,12 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 	for {
 		err := r.Resolve(e.finishing)
 		t := transitionOn(on)
+		// No other process has these outcomes: without them, a person is asked about a hold call.
+		for _, outcome := range with(r.ledger, func(l *ledger) []draft { return l.calls.unrecorded() }) {
+			if _, failed := r.publish(e.finishing, outcome); err == nil && unknown(failed) {
+				err = failed
+			}
+		}
 		if err == nil {
 			err = e.publishTransition(d, t, cause)
 		}

@@ -267,3 +267,30 @@ func TestLoop_LargeResults_AreReadOnce(t *testing.T) {
 	require.Equal(t, first, second)
 	require.Equal(t, read, other.requests.Load(), "the executor has them")
 }
+
+// The tool of a hold call ran, and the object store is away for longer than a request when its large result is
+// recorded. The process has the result: no person is asked for it.
+func TestExecutor_OutcomeCannotBeStoredInTime_IsRecordedBeforeTheRunIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	var ran atomic.Int64
+	work := func(ctx context.Context, run *publisher.Run) error {
+		_, err := run.Turn(1).Tool(ctx, publisher.ToolCall{ID: "c1", Name: "pay"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			ran.Add(1)
+			return publisher.Result(strings.Repeat("x", big))
+		})
+		return err
+	}
+	l := &line{about: aboutBlobs}
+	l.deaf.Store(2)
+	ex := serveRuns(t, w.fleet(l.on(w, "exec-1"), func(c *publisher.Config) { c.RequestTimeout, c.TryTimeout = time.Second, time.Second }), work,
+		func(s *publisher.ExecutorSpec) { s.Capacity = 1 })
+	begin(t, ex, "r1")
+	got := ex.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeInterrupted, got.outcome, "%v", got.err)
+	got = ex.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "%v", got.err)
+	require.EqualValues(t, 1, ran.Load())
+	require.NotContains(t, names(w.log("r1")), "run.waiting")
+}
