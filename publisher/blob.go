@@ -158,17 +158,13 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:])
 	ref := schema.Ref{DataRef: schema.DataRef(run, digest), Size: int64(len(text))}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
-	defer cancel()
-	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
-	defer done()
 	// A try may take as long as a slow transfer. A repeated put is safe, because the name is the content's hash.
 	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
-	err := f.insist(ctx, most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
+	err := f.insist(ctx, schema.BlobBucket(f.cfg.Fleet), most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
 	if err == nil {
 		f.kept.add(schema.BlobName(run, digest), text)
 	}
-	return ref, permitted(ctx, err)
+	return ref, err
 }
 
 // blobPace is the minimum transfer rate of a blob, in bytes a second, that the timeout of a put assumes.
@@ -198,15 +194,11 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	if r.js == nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, ErrUnrecorded)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
-	defer cancel()
-	ctx, done := r.denied.Context(ctx, schema.BlobBucket(r.opts.Fleet))
-	defer done()
 	content := r.kept.get(name)
 	if content != nil {
 		return content, nil
 	}
-	err = r.insist(ctx, r.opts.RequestTimeout, func(ctx context.Context) error {
+	err = r.insist(ctx, schema.BlobBucket(r.opts.Fleet), r.opts.RequestTimeout, func(ctx context.Context) error {
 		if content, err = r.blobs().Load(ctx, run, digest, r.opts.MaxBlob); err != nil {
 			return r.blobError(name, err)
 		}
@@ -215,7 +207,7 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	if err == nil {
 		r.kept.add(name, content)
 	}
-	return content, permitted(ctx, err)
+	return content, err
 }
 
 // Hydrate loads the large fields of a state from the blob store, in place, decrypts them, and removes their refs. A
@@ -302,18 +294,32 @@ func (r *Reader) Field(ctx context.Context, refs []schema.Ref, path string, inli
 	if i < 0 || len(inline) > 0 && refs[i].KeyID == "" {
 		return inline, nil
 	}
-	ref, content := &refs[i], inline
-	if len(content) == 0 {
-		var err error
-		if content, err = r.Blob(ctx, ref.DataRef); err != nil || ref.KeyID == "" {
-			return content, err
+	value, plain, err := r.value(ctx, &refs[i], inline)
+	if err == nil && !plain {
+		return nil, keyError(path, refs[i].KeyID, nil)
+	}
+	return value, err
+}
+
+// value returns the content of a ref, which is inline or in the blob store, and whether it is plain: without its key it
+// is cipher text.
+func (r *Reader) value(ctx context.Context, ref *schema.Ref, inline []byte) (content []byte, plain bool, err error) {
+	if content = inline; len(content) == 0 {
+		if content, err = r.Blob(ctx, ref.DataRef); err != nil {
+			return nil, false, err
 		}
 	}
-	value, err := r.decrypt(ctx, ref, content)
-	if err != nil {
-		return nil, keyError(path, ref.KeyID, err)
+	if ref.KeyID == "" {
+		return content, true, nil
 	}
-	return value, nil
+	switch value, err := r.decrypt(ctx, ref, content); {
+	case err == nil:
+		return value, true, nil
+	case errors.Is(err, ErrNoKey):
+		return content, false, nil
+	default:
+		return nil, false, keyError(ref.Path, ref.KeyID, err)
+	}
 }
 
 type hydrator struct {
@@ -351,27 +357,21 @@ func (h *hydrator) fill(refs *[]schema.Ref, part any) {
 // one fills one value, and reports whether its ref can be removed.
 func (h *hydrator) one(ref *schema.Ref, into *schema.Content) (done bool, err error) {
 	var content jsontext.Value
-	if name := ref.DataRef; name == "" {
-		content, err = into.JSON()
-	} else {
-		content, err = h.reader.Blob(h.ctx, name)
-		if h.left -= int64(len(content)); err == nil && h.left < 0 {
-			err = fmt.Errorf("%w: the state's large fields exceed %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
+	if ref.DataRef == "" {
+		if content, err = into.JSON(); err != nil {
+			return false, err
 		}
 	}
-	if err != nil {
+	if content, done, err = h.reader.value(h.ctx, ref, content); err != nil {
 		return false, err
 	}
-	done = ref.KeyID == ""
-	if !done && h.reader.secrets != nil && ref.Place != "" {
-		switch value, err := h.reader.decrypt(h.ctx, ref, content); {
-		case err == nil:
-			content, done = value, true
-		case !errors.Is(err, ErrNoKey):
-			return false, keyError(ref.Path, ref.KeyID, err)
-		}
+	if ref.DataRef != "" {
+		h.left -= int64(len(content))
 	}
-	if !content.IsValid() {
+	switch {
+	case h.left < 0:
+		return false, fmt.Errorf("%w: the state's large fields exceed %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
+	case !content.IsValid():
 		return false, fmt.Errorf("%w: %s: is not JSON", ErrBlob, ref.DataRef)
 	}
 	if err := into.Set(content); err != nil {

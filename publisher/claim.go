@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 		return run, err
 	}
 	failed := &ClaimedRunError{Run: reply.Run, Err: err}
-	if _, unreadable := errors.AsType[*unreadableError](err); unreadable || errors.Is(err, ErrIncomplete) {
+	if errors.Is(err, ErrEncrypted) || errors.Is(err, ErrIncomplete) {
 		back := f.giveBack(ctx, reply.Run, resume, err)
 		failed.GivenBack, failed.Err = back == nil, errors.Join(err, back)
 	}
@@ -101,9 +102,14 @@ func (f *Fleet) giveBack(ctx context.Context, id string, resume ResumeSpec, why 
 	if err == nil {
 		reason := schema.InterruptedPreempted
 		// A value that its key does not open counts as damaged: no other executor could read it either.
-		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
+		if errors.Is(why, ErrEncrypted) && !errors.Is(why, ErrNotDecrypted) {
 			reason = schema.InterruptedUnavailable
-			f.lacked.add(unreadable.keys)
+			ids := run.Head().KeyIDs
+			lacked := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return f.hasKeys(ctx, &schema.Head{KeyIDs: []string{id}}) == nil })
+			if len(lacked) == 0 {
+				lacked = ids // it has them, and cannot use them
+			}
+			f.lacked.add(lacked)
 		}
 		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: reason}})
 	}

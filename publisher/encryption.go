@@ -91,7 +91,7 @@ func keyError(what, id string, cause error) error {
 	case errors.Is(cause, ErrNotDecrypted):
 		return fmt.Errorf("%s: key %s: %w: %w; provide the key that the run was written with; if this is that key, do not trust the run", what, id, ErrEncrypted, cause)
 	}
-	return fmt.Errorf("%s: key %s: %w", what, id, cause)
+	return fmt.Errorf("%s: key %s: %w: %w", what, id, ErrEncrypted, cause)
 }
 
 // encrypt returns the data of an event with its content encrypted; without keys, data itself. body is the JSON of data.
@@ -173,37 +173,18 @@ func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 	return nil
 }
 
-// hasKeys returns an error if a key of the run is missing.
+// hasKeys returns [ErrEncrypted] if a key of the run is missing or unusable.
 func (r *Reader) hasKeys(ctx context.Context, head *schema.Head) error {
 	if len(head.KeyIDs) == 0 {
 		return nil
 	}
 	if r.secrets == nil {
-		return unreadableOf(keyError("run "+head.Run, strings.Join(head.KeyIDs, ", "), nil), head.KeyIDs)
+		return keyError("run "+head.Run, strings.Join(head.KeyIDs, ", "), nil)
 	}
 	if id, err := r.secrets.Check(ctx, head.KeyIDs...); err != nil {
-		return unreadableOf(keyError("run "+head.Run, id, err), []string{id})
+		return keyError("run "+head.Run, id, err)
 	}
 	return nil
-}
-
-// unreadableError is returned for a run that this executor cannot read, but another one may. keys are those that are
-// missing or unusable here.
-type unreadableError struct {
-	keys []string
-	err  error
-}
-
-func (e *unreadableError) Error() string { return e.err.Error() }
-
-func (e *unreadableError) Unwrap() error { return e.err }
-
-// unreadableOf is an [unreadableError] of keys, unless err already is one.
-func unreadableOf(err error, keys []string) error {
-	if _, ok := errors.AsType[*unreadableError](err); ok {
-		return err
-	}
-	return &unreadableError{keys, err}
 }
 
 // mayRead returns an error if the run's content cannot be read with the available keys, before the run is taken over.

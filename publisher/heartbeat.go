@@ -175,9 +175,7 @@ func (f *Fleet) changed(*nats.Msg) {
 	f.mu.Unlock()
 	defer f.background.Done()
 	was := f.pace()
-	ctx, cancel := context.WithTimeout(f.life, f.cfg.PublishTimeout)
-	defer cancel()
-	if err := f.insist(ctx, f.cfg.TryTimeout, f.readSettings); err != nil {
+	if err := f.insist(f.life, schema.FleetBucket, f.cfg.TryTimeout, f.readSettings); err != nil {
 		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read the fleet's changed settings")
 		return
 	}

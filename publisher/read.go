@@ -199,7 +199,7 @@ func (a *assembly) begin(ctx context.Context) {
 	if secrets := a.reader.secrets; secrets != nil {
 		a.state.Open(func(e *schema.Event, data schema.Data) {
 			if err := secrets.Open(ctx, e, data); a.unread == nil && err != nil {
-				a.unread = fmt.Errorf("run %s: %w", a.run, err)
+				a.unread = fmt.Errorf("run %s: %w: %w", a.run, ErrEncrypted, err)
 			}
 		})
 	}

@@ -231,15 +231,20 @@ func (r *Reader) Keys(ctx context.Context) (*schema.Keys, error) {
 	return keys, nil
 }
 
-// insist retries do while what it needs is unavailable, until ctx ends; most bounds each try.
-func (r *Reader) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
+// insist retries do while what it needs is unavailable, until Config.RequestTimeout is over; most bounds each try. about
+// is part of the subjects whose refusal ends it.
+func (r *Reader) insist(ctx context.Context, about string, most time.Duration, do func(try context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
+	defer cancel()
+	ctx, done := r.denied.Context(ctx, about)
+	defer done()
 	wait := pauses()
 	for {
 		try, cancel := context.WithTimeout(ctx, most)
 		err := do(try)
 		cancel()
 		if err == nil || !unavailable(err) || !wait.Wait(ctx) {
-			return err
+			return permitted(ctx, err)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		state.Head = reply.Head
 	}
 	if err := cmp.Or(f.hasKeys(ctx, &reply.Head), a.unread); err != nil {
-		return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
+		return nil, fmt.Errorf("resume: %w", err)
 	}
 	return f.taken(state, reply)
 }

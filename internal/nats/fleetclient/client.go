@@ -110,12 +110,6 @@ func (a *Replies) take(m reply) (done bool, err error) {
 // errBroken: the answer broke off or has a gap. The request may be sent again.
 var errBroken = errors.New("the answer broke off")
 
-// retriable is a service error that another try may resolve.
-type retriable struct{ err error }
-
-func (e *retriable) Error() string { return e.err.Error() }
-func (e *retriable) Unwrap() error { return e.err }
-
 // ErrorOf returns the error in a reply, nil for none: a [schema.ServiceError], or [ErrBadAnswer].
 func ErrorOf(m *nats.Msg) error {
 	code := m.Header.Get(schema.HeaderErrorCode)
@@ -129,10 +123,10 @@ func ErrorOf(m *nats.Msg) error {
 	return e
 }
 
-// errorOf is ErrorOf, and marks the errors that another try may resolve.
+// errorOf is ErrorOf, with [ErrUnavailable] and [ErrNoService] for the errors that another try may resolve.
 func errorOf(m *nats.Msg) error {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		return &retriable{ErrNoService}
+		return ErrNoService
 	}
 	err := ErrorOf(m)
 	code := m.Header.Get(schema.HeaderErrorCode)
@@ -141,9 +135,9 @@ func errorOf(m *nats.Msg) error {
 	case readable && e.Code == schema.CodeNotAcknowledged:
 		return fmt.Errorf("%w: %w", errBroken, e) // the caller was slow, and the replies waited
 	case readable && (e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded):
-		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, e)}
+		return fmt.Errorf("%w: %w", ErrUnavailable, e)
 	case err != nil && !readable && (code == "503" || code == "429"):
-		return &retriable{fmt.Errorf("%w: %s", ErrUnavailable, m.Header.Get(schema.HeaderError))}
+		return fmt.Errorf("%w: %s", ErrUnavailable, m.Header.Get(schema.HeaderError))
 	}
 	return err
 }
@@ -194,7 +188,6 @@ func (c *Client) askUntil(ctx context.Context, verb, run string, request any, be
 			what += " of run " + run
 		}
 		err = fmt.Errorf("%s: %w", what, err)
-		var again *retriable
 		waited := time.Since(started)
 		switch {
 		case ctx.Err() != nil:
@@ -208,7 +201,7 @@ func (c *Client) askUntil(ctx context.Context, verb, run string, request any, be
 			if broken++; broken >= maxBroken {
 				return fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
-		case !errors.As(err, &again), waited > c.Timeout:
+		case !errors.Is(err, ErrUnavailable), waited > c.Timeout:
 			return err
 		}
 		if !wait.Wait(ctx) {
@@ -236,7 +229,7 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 	} else if err != nil {
 		_, unsent := errors.AsType[*jsapi.UnsentError](jsapi.Unsent(err))
 		*sent = *sent || !unsent
-		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	*sent = true
 	unpacked := make(chan reply, repliesUnpacked)
@@ -286,12 +279,12 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 			}
 		case <-lost:
 			if a.next == 1 {
-				return &retriable{fmt.Errorf("%w: the connection was lost before the daemon answered", ErrUnavailable)}
+				return fmt.Errorf("%w: the connection was lost before the daemon answered", ErrUnavailable)
 			}
 			return fmt.Errorf("%w: the connection was lost after reply %d", errBroken, a.next-1)
 		case <-timer.C:
 			if a.next == 1 {
-				return &retriable{fmt.Errorf("%w: no answer of the daemon in %s", ErrUnavailable, c.Timeout)}
+				return fmt.Errorf("%w: no answer of the daemon in %s", ErrUnavailable, c.Timeout)
 			}
 			return fmt.Errorf("%w: nothing after reply %d for %s", errBroken, a.next-1, patience)
 		case <-ctx.Done():
