@@ -42,9 +42,6 @@ func (c *blobCache) add(name string, content []byte) {
 		c.size -= int64(len(c.blobs[other]))
 		delete(c.blobs, other)
 	}
-	if c.blobs == nil {
-		c.blobs = make(map[string][]byte)
-	}
 	c.size += size
 	c.blobs[name] = slices.Clone(content)
 }

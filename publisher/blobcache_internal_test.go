@@ -9,7 +9,7 @@ import (
 
 func TestBlobCache_Full_KeepsItsBound(t *testing.T) {
 	t.Parallel()
-	c := blobCache{most: 10}
+	c := blobCache{most: 10, blobs: make(map[string][]byte)}
 	for i := range 20 {
 		c.add(fmt.Sprint(i), []byte("abc"))
 		require.Equal(t, "abc", string(c.get(fmt.Sprint(i))), "the latest is kept")
@@ -24,7 +24,7 @@ func TestBlobCache_Full_KeepsItsBound(t *testing.T) {
 
 func TestBlobCache_CallerChangesItsCopy_EntryStays(t *testing.T) {
 	t.Parallel()
-	c := blobCache{most: 10}
+	c := blobCache{most: 10, blobs: make(map[string][]byte)}
 	given := []byte("abc")
 	c.add("a", given)
 	given[0] = 'x'

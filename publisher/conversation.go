@@ -94,10 +94,7 @@ func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.St
 
 // load loads the large fields of a state. It refuses cipher text in content for a model, a tool or a caller.
 func (r *Reader) load(ctx context.Context, s *schema.State) error {
-	if err := r.Hydrate(ctx, s); err != nil {
-		return err
-	}
-	var err error
+	err := r.Hydrate(ctx, s)
 	eachPart(s, func(what string, refs *[]schema.Ref, _ any) {
 		for _, ref := range *refs {
 			if ref.KeyID != "" && err == nil {

@@ -414,7 +414,7 @@ func (e *Executor) mayClaim(ctx context.Context) (room int, ok bool) {
 func (e *Executor) abandon() {
 	for _, d := range e.inHand() {
 		if e.finishes(d) {
-			go e.finish(d, graceOver, fmt.Errorf("work on run %s did not stop within %s: %w", d.run.id, e.spec.Grace, ErrShutdown))
+			go e.finish(d, executorStops, fmt.Errorf("work on run %s did not stop within %s: %w", d.run.id, e.spec.Grace, ErrShutdown))
 		}
 	}
 }

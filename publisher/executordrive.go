@@ -85,7 +85,6 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 	r := d.run
 	mine, dead, head := r.driver.Load() == d, r.ledger.ended() != nil, r.Head()
 	cause := context.Cause(ctx)
-	var panicked *panicError
 	held, isHeld := errors.AsType[*HeldError](err)
 	switch {
 	case !mine:
@@ -105,9 +104,7 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		// executor finds that out.
 		return executorStops
 	case !begun && !errors.Is(err, ErrShutdown):
-		return notBegun
-	case errors.As(err, &panicked):
-		return workPanicked
+		return notContinued
 	case isHeld && held.Run == r.id:
 		return callHeld
 	case errors.Is(err, ErrWaiting):

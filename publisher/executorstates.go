@@ -33,13 +33,10 @@ const (
 	workEnded
 	workReleased
 	workFailed
-	workPanicked
 	runCancelled
 	callHeld
 	runWaits
 	executorStops
-	graceOver
-	notBegun
 	notContinued
 	notAnswered
 	handleAdopted
@@ -69,15 +66,12 @@ func (t *transition) raises() bool { return t.interrupted == schema.InterruptedP
 // transitions of an active run. After each of them the executor has finished with the run.
 var transitions = []transition{
 	{on: workDone, when: "work returns nil", to: OutcomeCompleted, ended: schema.StatusCompleted},
-	{on: workFailed, when: "work returns an error", to: OutcomeFailed, ended: schema.StatusFailed},
-	{on: workPanicked, when: "work panics", to: OutcomeFailed, ended: schema.StatusFailed},
+	{on: workFailed, when: "work returns an error, or panics", to: OutcomeFailed, ended: schema.StatusFailed},
 	{on: runCancelled, when: "work stops because the run's end was asked for", to: OutcomeCancelled, ended: schema.StatusCancelled},
 	{on: callHeld, when: "work returns that a call is held, or nil over one in doubt", to: OutcomeWaiting, wait: true, interrupted: schema.InterruptedWaiting},
 	{on: runWaits, when: "work returns that the run waits", to: OutcomeWaiting, interrupted: schema.InterruptedWaiting},
-	{on: executorStops, when: "work stops because the executor does", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
-	{on: graceOver, when: "work does not stop within the grace", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
-	{on: notBegun, when: "no work can be made for the run", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
-	{on: notContinued, when: "work diverges from its record, or this executor is not set up for it", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
+	{on: executorStops, when: "the executor stops, and the work with it or not within the grace", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
+	{on: notContinued, when: "no work can be made for the run, it diverges from the record, or the executor is not set up for it", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
 	{on: notAnswered, when: "work gets no answer of the fleet", to: OutcomeInterrupted, interrupted: schema.InterruptedUnavailable},
 	{on: workEnded, when: "work ended the run itself"},
 	{on: workReleased, when: "work interrupted the run itself", to: OutcomeInterrupted},

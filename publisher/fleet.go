@@ -85,7 +85,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f.Reader = reader
-	f.kept.most = min(MaxKeptBlobs, f.cfg.MaxBlob)
+	f.kept.most, f.kept.blobs = min(MaxKeptBlobs, f.cfg.MaxBlob), make(map[string][]byte)
 	if f.secrets != nil {
 		if id, err := f.secrets.Check(ctx, f.secrets.Current); err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: Encryption.Current: key %s: %w", ErrConfig, id, err), reader.Close(ctx))
