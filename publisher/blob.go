@@ -139,9 +139,11 @@ func largestField(body []byte) (path string, size int) {
 // blobs is the fleet's object store.
 func (r *Reader) blobs() *blob.Store { return blob.New(r.js, schema.BlobBucket(r.opts.Fleet)) }
 
-// blobError is the error of a request to the object store about a blob.
+// blobError is the error of a request to the object store about a blob; nil for none.
 func (r *Reader) blobError(name string, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, jetstream.ErrBucketNotFound):
 		return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, r.opts.Fleet, schema.BlobBucket(r.opts.Fleet))
 	case errors.Is(err, blob.ErrTooLarge):
@@ -160,26 +162,22 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	ref := schema.Ref{DataRef: schema.DataRef(run, digest), Size: int64(len(text))}
 	// A try may take as long as a slow transfer. A repeated put is safe, because the name is the content's hash.
 	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
-	err := f.insist(ctx, schema.BlobBucket(f.cfg.Fleet), most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
+	name := schema.BlobName(run, digest)
+	err := f.insist(ctx, schema.BlobBucket(f.cfg.Fleet), most, func(try context.Context) error {
+		err := f.blobs().Put(try, run, digest, text)
+		if eventlog.ResourcesExhausted(err) {
+			return f.fullError(try, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
+		}
+		return f.blobError(name, err)
+	})
 	if err == nil {
-		f.kept.add(schema.BlobName(run, digest), text)
+		f.kept.add(name, text)
 	}
 	return ref, err
 }
 
 // blobPace is the minimum transfer rate of a blob, in bytes a second, that the timeout of a put assumes.
 const blobPace = 1 << 20
-
-func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) error {
-	err := f.blobs().Put(ctx, run, digest, text)
-	switch {
-	case err == nil:
-		return nil
-	case eventlog.ResourcesExhausted(err):
-		return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
-	}
-	return f.blobError(schema.BlobName(run, digest), err)
-}
 
 // Blob loads the blob that a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. It accepts only the
 // scheme waymark-blob. While the blob store does not answer, it asks again until Config.RequestTimeout is over. It
@@ -199,10 +197,8 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 		return content, nil
 	}
 	err = r.insist(ctx, schema.BlobBucket(r.opts.Fleet), r.opts.RequestTimeout, func(ctx context.Context) error {
-		if content, err = r.blobs().Load(ctx, run, digest, r.opts.MaxBlob); err != nil {
-			return r.blobError(name, err)
-		}
-		return nil
+		content, err = r.blobs().Load(ctx, run, digest, r.opts.MaxBlob)
+		return r.blobError(name, err)
 	})
 	if err == nil {
 		r.kept.add(name, content)

@@ -151,7 +151,7 @@ func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
 			return nil, err
 		}
 	}
-	if err := r.await(ctx, "a signal", false, func(fold *localFold) (bool, error) { return fold.head.Signalled(), nil }); err != nil {
+	if err := r.await(ctx, "a signal", func(fold *localFold) (bool, error) { return fold.head.Signalled(), nil }); err != nil {
 		return nil, err
 	}
 	return r.Signals(ctx)

@@ -150,7 +150,7 @@ func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInp
 
 func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, error) {
 	var input schema.RunInputData
-	err := r.awaitThat(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
+	err := r.await(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
 		if state == inputUnknown {
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
@@ -203,7 +203,7 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	case err != nil:
 		return err
 	}
-	return r.awaitThat(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func(fold *localFold) (bool, error) {
+	return r.await(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func(fold *localFold) (bool, error) {
 		return !fold.inDoubt(key), nil
 	})
 }
@@ -237,12 +237,6 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	return err
 }
 
-// awaitThat waits until done returns true or an error. done is called under the ledger's lock whenever the run has
-// changed. Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting.
-func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
-	return r.await(ctx, what, r.detached(), done)
-}
-
 // detached reports whether the executor of the run releases it when it waits.
 func (r *Run) detached() bool {
 	driver := r.driver.Load()
@@ -258,8 +252,9 @@ func (r *Run) mayWait(ctx context.Context) error {
 	return nil
 }
 
-// await is awaitThat. detached: it does not wait.
-func (r *Run) await(ctx context.Context, what string, detached bool, done func(*localFold) (bool, error)) error {
+// await waits until done returns true or an error. done is called under the ledger's lock whenever the run has changed.
+// Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting.
+func (r *Run) await(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
 		return most - rand.N(most/4+1) //nolint:gosec // jitter
@@ -277,7 +272,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 			return err
 		case r.fleet.unrecorded():
 			return fmt.Errorf("run %s: waiting for %s: %w: an unrecorded run has no other process that could provide it", r.id, what, ErrUnrecorded)
-		case detached:
+		case r.detached():
 			return fmt.Errorf("%s: %w", what, ErrWaiting)
 		}
 		select {
