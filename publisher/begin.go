@@ -43,22 +43,22 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 		}
 		c.look()
 		switch {
-		case c.state == callClosed && c.wasDenied():
+		case c.open == nil && c.wasDenied():
 			return &ToolError{Key: key, Failure: *c.call.Error, Replayed: true}
-		case c.state == callClosed:
+		case c.open == nil && c.call != nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
 				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
-		case c.state == callUnrecorded && c.run.fleet.cfg.Policy != nil:
+		case c.unrecorded() && c.run.fleet.cfg.Policy != nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: the policy decides about recorded calls: record it with Turn.Call or Turn.Answer first",
 				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
-		case c.state == callUnrecorded: // only the epoch can be proven
-		case c.state == callInDoubt, c.outcome != nil, (c.stage == callRunning || !c.mine) && !c.open.Replay.Rerunnable():
+		case c.unrecorded(): // only the epoch can be proven
+		case c.open.State.InDoubt(), c.outcome != nil, (c.stage == callRunning || !c.mine) && !c.open.Replay.Rerunnable():
 			if err := c.hold(ctx, ""); err != nil {
 				return err
 			}
 			continue // an outcome or a settlement may have arrived during the wait
 		}
-		if c.state != callUnrecorded && c.run.fleet.cfg.Policy != nil {
+		if !c.unrecorded() && c.run.fleet.cfg.Policy != nil {
 			if err := c.recall(ctx); err != nil {
 				return err
 			}
@@ -128,7 +128,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 			return again, err
 		}
 	}
-	if c.state == callRequested && guarded {
+	if c.open != nil && c.open.State.Requested() && guarded {
 		// Other executors treat the call as not begun until this event is durable.
 		_, err := c.run.publish(ctx, beginDraft(c.open, c.stricter))
 		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {

@@ -86,7 +86,7 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 	_, err = b.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: key, CallEpoch: attempt(t, b, "r1", key), How: l.how, By: "ann"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		return run.Sync(t.Context()) == nil && !slices.ContainsFunc(run.Head().OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
+		return run.Sync(t.Context()) == nil && !slices.ContainsFunc(run.Head().OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.State.InDoubt() })
 	}, time.Minute, time.Millisecond, "a replica may show the settlement a moment late")
 	if l.byBegin {
 		err = beginTwice(t, run.OpenTurn(), key)
@@ -219,7 +219,7 @@ func TestBegin_CallInDoubtOrClosed_IsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
 	require.NoError(t, turn.Begin(t.Context(), keys[0]))
-	require.False(t, run.Head().OpenCalls[0].Requested)
+	require.False(t, run.Head().OpenCalls[0].State.Requested())
 	require.NoError(t, turn.Return(t.Context(), keys[0], publisher.ToolResult{}))
 	err = turn.Begin(t.Context(), keys[0])
 	require.ErrorIs(t, err, publisher.ErrConflict)

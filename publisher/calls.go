@@ -105,7 +105,7 @@ func (b *callBook) takeOver(state *schema.State, now time.Time) {
 	}
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
-		if call := state.Call(c.CallKey); c.Requested && call != nil && len(call.Settlements) == 0 {
+		if call := state.Call(c.CallKey); c.State.Requested() && call != nil && len(call.Settlements) == 0 {
 			continue // never begun
 		}
 		b.on(c.CallKey, callTakenOver)
@@ -195,8 +195,6 @@ func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *sch
 
 // callView is the state of a call as this handle knows it.
 type callView struct {
-	// state in the record.
-	state callState
 	// call is its record; nil if its event is missing.
 	call *schema.Call
 	// decision is the latest one about the call; nil if there is none.
@@ -218,6 +216,9 @@ type callView struct {
 	question *schema.RunWaitingData
 }
 
+// unrecorded reports whether the record has no such call. A closed call is recorded, and not open.
+func (v *callView) unrecorded() bool { return v.open == nil && v.call == nil }
+
 // view looks up a call.
 func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 	head := &state.Head
@@ -227,7 +228,7 @@ func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 		open := *c
 		v.open = &open
 		v.mine = v.stage.mine() || v.stage.begun() ||
-			open.Requested && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) // not begun in this epoch: only this executor may begin it
+			open.State.Requested() && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) // not begun in this epoch: only this executor may begin it
 	}
 	v.approving = slices.ContainsFunc(head.Interrupts, func(o schema.OpenInterrupt) bool {
 		return o.Reason == schema.WaitToolApproval && o.CallKey() == key
@@ -236,7 +237,6 @@ func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 		call := *c
 		v.call = &call
 	}
-	v.state = stateOf(v.open, v.call != nil)
 	for i := range slices.Backward(state.Decisions) {
 		if d := state.Decisions[i]; d.CallKey() == key && d.Policy != schema.BeginPolicy {
 			v.decision = &d

@@ -55,7 +55,7 @@ func TestClearedCall_Begun_InDoubtAgain(t *testing.T) {
 	require.NoError(t, run.Sync(t.Context()))
 	ctx, die := context.WithCancelCause(t.Context())
 	_, err := run.Turn(1).Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
-		require.False(t, w.fold("r1").Head.OpenCalls[0].Requested, "what begins it is in the log before the tool runs")
+		require.False(t, w.fold("r1").Head.OpenCalls[0].State.Requested(), "what begins it is in the log before the tool runs")
 		die(errors.New("the executor vanishes"))
 		return publisher.ToolResult{}, context.Cause(ctx)
 	})
@@ -99,7 +99,7 @@ func TestClearedCall_TurnRestarted_Runs(t *testing.T) {
 	run := resume(t, f, "r1")
 	// The new executor's first event is not about the call.
 	require.NoError(t, run.Mark(t.Context(), "here"))
-	require.True(t, run.Head().OpenCalls[0].Requested)
+	require.True(t, run.Head().OpenCalls[0].State.Requested())
 	var n atomic.Int64
 	_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)

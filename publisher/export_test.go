@@ -58,7 +58,7 @@ func ContractOf(r *Run) Contract { return r.contract() }
 
 // legal has an x for each state of a call in the record, and each stage that a handle may know of it then: the table in
 // ledgerstates.go.
-var legal = [callStages][callStates]bool{
+var legal = [callStages][5]bool{
 	//                unrecorded requested begun  in doubt closed
 	callUnknown:   {true, true, false, true, true},
 	callInherited: {false, true, true, true, false},
@@ -74,8 +74,20 @@ var legal = [callStages][callStates]bool{
 func IllegalCalls(r *Run) (all []string) {
 	r.ledger.do(func(l *ledger) {
 		for key := range l.calls.calls {
-			if v := l.call(key); !legal[v.stage][v.state] {
-				all = append(all, fmt.Sprintf("%+v: stage %d, state %d", key, v.stage, v.state))
+			v, state := l.call(key), 0
+			switch {
+			case v.unrecorded():
+			case v.open == nil:
+				state = 4
+			case v.open.State.Requested():
+				state = 1
+			case v.open.State.InDoubt():
+				state = 3
+			default:
+				state = 2
+			}
+			if !legal[v.stage][state] {
+				all = append(all, fmt.Sprintf("%+v: stage %d, state %d", key, v.stage, state))
 			}
 		}
 	})

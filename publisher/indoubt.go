@@ -17,7 +17,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, How: schema.SettledRerun, By: c.run.fleet.cfg.Executor,
 	}
 	switch {
-	case c.open.Late:
+	case c.open.State == schema.CallLate:
 		settled.How = schema.SettledAdopted
 	case c.decision != nil && c.decision.Decision == schema.DecisionDeny && c.decision.Binds():
 		return c.deny(ctx)
@@ -103,9 +103,9 @@ func (r *Run) leftInDoubt() error {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		switch {
-		case (c.InDoubt && !c.Late || r.ledger.call(c.CallKey).stage == callRunning) && (!c.Replay.Rerunnable() || c.Held):
+		case (c.State == schema.CallInDoubt || c.State == schema.CallHeld || r.ledger.call(c.CallKey).stage == callRunning) && (!c.Replay.Rerunnable() || c.State == schema.CallHeld):
 			return r.held(c, "")
-		case c.Again:
+		case c.State == schema.CallAgain:
 			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, but the work ended without running it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Epoch: c.Epoch, Name: c.Name, Replay: c.Replay}
 	head := r.Head()
-	if !c.InDoubt {
+	if !c.State.InDoubt() {
 		head.Status = schema.StatusInterrupted // as it is once it was released
 	}
 	settle := strings.Join(head.SettleCommands(r.fleet.cfg.Fleet, c.CallKey), "; or ")
@@ -134,7 +134,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 		e.Detail = fmt.Sprintf("its outcome is not known and its replay policy is %q", c.Replay)
 		e.Command = "publish its outcome with Turn.Return or Turn.Fail: no command can settle a call of an unrecorded run"
 		return e
-	case !c.InDoubt:
+	case !c.State.InDoubt():
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
 		e.Command = "publish its outcome with Return or Fail; or release the run, find out what happened, and settle the call with one of: " + settle
 		return e

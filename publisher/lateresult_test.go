@@ -31,7 +31,7 @@ func TestLateResult_FencedExecutor_HandsIn(t *testing.T) {
 			require.NoError(t, run.Sync(t.Context()))
 			head := run.Head()
 			require.Len(t, head.OpenCalls, 1)
-			require.True(t, head.OpenCalls[0].Late)
+			require.Equal(t, schema.CallLate, head.OpenCalls[0].State)
 			var n atomic.Int64
 			result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran again"))
 			require.Zero(t, n.Load())

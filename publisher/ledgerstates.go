@@ -1,41 +1,7 @@
 package publisher
 
-import "github.com/waymarkio/waymark/schema"
-
-// callState is the state of a call in the run's record. The fold moves it; a handle only reads it.
-type callState int
-
-const (
-	// callUnrecorded: the record has no such call.
-	callUnrecorded callState = iota
-	// callRequested: it is recorded, and has not begun.
-	callRequested
-	// callBegun: it may run, or have run, in the epoch of the record.
-	callBegun
-	// callInDoubt: it was begun before a takeover, and its outcome is unknown.
-	callInDoubt
-	// callClosed: it has an outcome, or was settled or abandoned.
-	callClosed
-
-	callStates = iota
-)
-
-// stateOf is the state of a call with this entry among the open calls, nil for none. recorded: the run has the call.
-func stateOf(open *schema.OpenCall, recorded bool) callState {
-	switch {
-	case open == nil && !recorded:
-		return callUnrecorded
-	case open == nil:
-		return callClosed
-	case open.InDoubt:
-		return callInDoubt
-	case open.Requested:
-		return callRequested
-	}
-	return callBegun
-}
-
-// callStage is the knowledge that a handle has of one call, in addition to the run's record. These go together:
+// callStage is the knowledge that a handle has of one call, in addition to its [schema.CallState] in the run's record.
+// These go together:
 //
 //	             unrecorded  requested  begun  in doubt  closed
 //	unknown          x           x        -       x        x

@@ -68,7 +68,7 @@ func TestRequested_MissingOccurrence_BeginsNoOther(t *testing.T) {
 	t.Log(err, names(w.log("r1")))
 	for _, c := range run.Head().OpenCalls {
 		if c.Occurrence < 3 {
-			require.True(t, c.Requested, "call %v was begun without a request to run it", c.CallKey)
+			require.True(t, c.State.Requested(), "call %v was begun without a request to run it", c.CallKey)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestRequested_ForkAtSteps_Consistent(t *testing.T) {
 		fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork" + string(rune('a'+i)), Base: "origin", At: p})
 		require.NoError(t, err, at)
 		for _, c := range fork.Head().OpenCalls {
-			require.True(t, c.InDoubt, "%s: the base began it later: %+v", at, c)
+			require.True(t, c.State.InDoubt(), "%s: the base began it later: %+v", at, c)
 		}
 		t.Log(at, len(fork.Head().OpenCalls), fork.Head().TurnOpen)
 	}

@@ -185,7 +185,7 @@ func (c *callRunner) look() {
 func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {
 	for {
 		c.look()
-		if c.state == callUnrecorded {
+		if c.unrecorded() {
 			if err := c.record(ctx, turn); err != nil {
 				return ToolResult{}, err
 			}
@@ -204,16 +204,17 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			if may && c.refused() != nil && c.open.Replay == schema.ReplayIdempotent {
 				c.open.Replay = schema.ReplayHold // it may have had its effect, and cannot run again here
 			}
-			c.open.InDoubt = c.open.InDoubt || may && !c.open.Replay.Rerunnable()
-			c.state = stateOf(c.open, true)
+			if may && c.open.State.Requested() && !c.open.Replay.Rerunnable() {
+				c.open.State = schema.CallInDoubt
+			}
 		}
 		switch {
 		case c.outcome != nil:
 			c.ran = c.outcome
 			return c.ran.result, c.ran.err
-		case c.state == callClosed:
+		case c.open == nil:
 			return c.recorded(ctx)
-		case c.state == callInDoubt:
+		case c.open.State.InDoubt():
 			if err := c.settleDoubt(ctx); err != nil {
 				return ToolResult{}, err
 			}
@@ -223,7 +224,7 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			return ToolResult{}, c.run.held(c.open, "")
 		}
 		refused := c.refused()
-		if refused != nil && c.state == callRequested {
+		if refused != nil && c.open.State.Requested() {
 			// There is nothing to allow. If the call was begun, decide about it first: it may have run.
 			return ToolResult{}, c.fail(ctx, *refused)
 		}

@@ -239,7 +239,7 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 			before, stored = w.fold(run), int64(len(log))
 		}
 		for _, c := range before.Head.OpenCalls {
-			begun[c.CallKey] = !c.Requested
+			begun[c.CallKey] = !c.State.Requested()
 		}
 		a.dead.Store(false)
 		f := w.fleet()
@@ -397,7 +397,7 @@ func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *te
 			for _, c := range open {
 				if c.Replay == schema.ReplayHold && began[c.CallKey] {
 					inDoubt++
-					require.True(t, c.InDoubt, "%s: %v", name, c)
+					require.True(t, c.State.InDoubt(), "%s: %v", name, c)
 					require.Zero(t, a.effects[c.CallKey], "%s: %v ran unasked", name, c)
 					require.Contains(t, held, c.CallKey, name)
 					continue

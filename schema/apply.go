@@ -294,10 +294,10 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	}
 	id, occurrence, _ := CallOf(p.data)
 	i := h.FindOpen(e.Turn, id, occurrence)
-	if i < 0 || !h.OpenCalls[i].InDoubt || h.OpenCalls[i].Late || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
+	if i < 0 || !h.OpenCalls[i].State.InDoubt() || h.OpenCalls[i].State == CallLate || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
 		return fenced
 	}
-	h.OpenCalls[i].Late = true
+	h.OpenCalls[i].State = CallLate
 	h.Counts.LateResults++
 	// The next executor adopts the result, so no settlement is needed.
 	h.noDoubt(h.OpenCalls[i].CallKey)
@@ -406,7 +406,7 @@ func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
 		switch {
 		case c.ToolCallID != id, turn != 0 && c.Turn != turn, found >= 0 && c.Turn != h.OpenCalls[found].Turn:
 		case occurrence != 0 && c.Occurrence != occurrence:
-		case found < 0, c.Requested == h.OpenCalls[found].Requested, h.OpenCalls[found].Requested:
+		case found < 0, c.State.Requested() == h.OpenCalls[found].State.Requested(), h.OpenCalls[found].State.Requested():
 			found = i
 		}
 	}

@@ -372,12 +372,9 @@ func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 	}
 	h.Status = h.active()
 	for i := range h.OpenCalls {
-		c := &h.OpenCalls[i]
-		if c.Requested {
-			continue // no executor has begun it, or its policy lets it run again
+		if c := &h.OpenCalls[i]; !c.State.Requested() { // otherwise not begun, or its policy lets it run again
+			c.doubt()
 		}
-		c.InDoubt = true
-		c.Held = c.Replay == ReplayHold
 	}
 }
 
@@ -475,7 +472,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		switch {
 		case call < 0:
 			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)
-		case !h.OpenCalls[call].InDoubt && (!h.OpenCalls[call].Requested || !h.OpenCalls[call].Replay.Rerunnable()):
+		case !h.OpenCalls[call].State.InDoubt() && (!h.OpenCalls[call].State.Requested() || !h.OpenCalls[call].Replay.Rerunnable()):
 			return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, o.Turn)
 		}
 	}
@@ -493,7 +490,9 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	}
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
-		c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, true
+		if c.State != CallLate {
+			c.State = CallHeld
+		}
 		if c.Replay.Rerunnable() {
 			c.Replay = ReplayHold // the executor's policy is stricter than the recorded one, and counts from now on
 		}

@@ -45,7 +45,7 @@ func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 func (h *Head) abandon(all bool) []CallKey {
 	var keys []CallKey
 	for i := 0; i < len(h.OpenCalls); {
-		if c := &h.OpenCalls[i]; !c.Requested || c.Again && !all {
+		if c := &h.OpenCalls[i]; !c.State.Requested() || c.State == CallAgain && !all {
 			i++
 			continue
 		}
@@ -120,7 +120,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 			continue
 		}
 		h.OpenCalls = append(h.OpenCalls, OpenCall{
-			CallKey: keys[i], Name: shown(c.Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true, Scope: scope,
+			CallKey: keys[i], Name: shown(c.Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, State: CallRequested, Scope: scope,
 		})
 	}
 	v.Over = h.turnOver()
@@ -174,7 +174,7 @@ func (h *Head) roomOf(turn int32, more int) callRoom {
 	}
 	for i := range h.OpenCalls {
 		switch c := &h.OpenCalls[i]; {
-		case opened && c.Requested && !c.Again:
+		case opened && c.State == CallRequested:
 			r.open--
 		case !opened && c.Turn == turn:
 			r.inTurn++
@@ -244,7 +244,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		c := &h.OpenCalls[i]
 		switch {
 		case c.Turn != turn || c.ToolCallID != d.ToolCallID || d.Occurrence != 0 && d.Occurrence != c.Occurrence:
-		case c.Requested && !d.Requested:
+		case c.State.Requested() && !d.Requested:
 			return h.begin(c, d)
 		default:
 			begun = i
@@ -278,8 +278,12 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	if opened {
 		v.Abandoned = h.openTurn(turn)
 	}
+	state := CallBegun
+	if d.Requested {
+		state = CallRequested
+	}
 	h.OpenCalls = append(h.OpenCalls, OpenCall{
-		CallKey: key, Name: shown(d.Name, d.Refs, "/name"), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested, Scope: h.scope(),
+		CallKey: key, Name: shown(d.Name, d.Refs, "/name"), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, State: state, Scope: h.scope(),
 	})
 	h.Counts.ToolCalls++
 	return v
@@ -300,7 +304,7 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
-	c.Requested, c.Again, c.Epoch, c.Replay = false, false, h.Epoch, policy
+	c.State, c.Epoch, c.Replay = CallBegun, h.Epoch, policy
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
@@ -312,12 +316,6 @@ func (h *Head) approving(key CallKey) bool {
 	return slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == key })
 }
 
-// MayHaveRun reports whether an executor of an epoch before the given one may have run an open call: the call is in
-// doubt, or its policy needs no begin. The latter matters to an executor with a stricter policy.
-func (c *OpenCall) MayHaveRun(epoch Epoch) bool {
-	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < epoch
-}
-
 // callBytes returns the size of call ids and names in the head before more are added; calls of the turn are dropped
 // when a new turn opens. A small number of calls cannot pass the cap and is not counted.
 func (h *Head) callBytes(newTurn bool, more int) int {
@@ -326,7 +324,7 @@ func (h *Head) callBytes(newTurn bool, more int) int {
 		return n
 	}
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; !newTurn || !c.Requested || c.Again {
+		if c := &h.OpenCalls[i]; !newTurn || c.State != CallRequested {
 			n += len(c.ToolCallID) + len(c.Name) + len(c.Scope)
 		}
 	}
@@ -383,17 +381,19 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	if !c.MayHaveRun(h.Epoch) && !ended {
 		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
 	}
-	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {
+	if d.How == SettledAdopted && c.State != CallLate && len(d.Result) == 0 && len(d.Refs) == 0 {
 		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
 	}
 	h.Counts.Settled++
 	if d.How == SettledRerun {
 		h.noDoubt(c.CallKey)
-		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
-		if p.control {
-			c.Decision = "" // a person's decision, not an executor's
+		c.Epoch = h.Epoch
+		switch {
+		case p.control:
+			c.State, c.Decision = CallAgain, "" // a person's decision, not an executor's
+		case c.State.InDoubt():
+			c.State = CallBegun // an executor's own settlement begins the call
 		}
-		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins the call
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return h.closed(i)

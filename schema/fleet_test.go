@@ -83,7 +83,7 @@ func TestLive_Attention_ChangesWithWhatNeedsAPerson(t *testing.T) {
 	seen := map[string]string{}
 	call := schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, Name: "pay", Replay: schema.ReplayHold, Since: "s"}
 	held := call
-	held.InDoubt, held.Held = true, true
+	held.State = schema.CallHeld
 	asks := func(reason, event string) schema.OpenInterrupt {
 		return schema.OpenInterrupt{InterruptID: "q", Reason: reason, Position: schema.Position{ID: event}}
 	}

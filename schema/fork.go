@@ -77,7 +77,7 @@ func (h *Head) fork(b *Base, now string) {
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		c.Epoch = h.Epoch
-		if c.Requested {
+		if c.State.Requested() {
 			c.Epoch = 0 // the other run's executor may have run it, if its policy needs no begin
 		}
 		c.Scope = cmp.Or(c.Scope, b.Run)
@@ -98,7 +98,7 @@ func (h *Head) goOnFrom(b *Base, now string) {
 	}
 	for i := range h.OpenCalls {
 		if c := &h.OpenCalls[i]; c.doubtful() {
-			c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, c.Replay == ReplayHold
+			c.doubt()
 		}
 	}
 	n, o := &h.Counts, &was.Counts
@@ -109,7 +109,7 @@ func (h *Head) goOnFrom(b *Base, now string) {
 
 // doubtful reports whether an open call is in doubt in a fork and after a rewind. A call belongs to the timeline that
 // requested it: one that has begun there, or that needs a begin, may have run in any other.
-func (c *OpenCall) doubtful() bool { return !c.Requested || !c.Replay.Rerunnable() }
+func (c *OpenCall) doubtful() bool { return !c.State.Requested() || !c.Replay.Rerunnable() }
 
 // Graft gives a state without events the content of the base that its run.started will name: messages, calls and
 // results. The base's state must not be used after that.
@@ -128,7 +128,7 @@ func (s *State) doubted() {
 		if c == nil {
 			continue
 		}
-		c.InDoubt, c.Epoch = o.InDoubt, o.Epoch
+		c.InDoubt, c.Epoch = o.State.InDoubt(), o.Epoch
 		if c.Replay.orHold() != o.Replay {
 			c.Replay = o.Replay // a stricter policy, under which it is held
 		}

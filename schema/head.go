@@ -118,20 +118,9 @@ type OpenCall struct {
 	Since string `json:"since,omitzero" check:"time"`
 	// Epoch in which it was called or last reopened; 0 for a requested call that a fork took over.
 	Epoch Epoch `json:"epoch"`
-	// Requested: no executor has begun the call. An answer requests it, an operator settled it as rerun, or
-	// tool.called says so; another tool.called begins it. A requested hold or verify call is never in doubt; one that
-	// is pure or idempotent needs no begin and may have run.
-	Requested bool `json:"requested,omitzero"`
-	// Again: a person settled it as rerun. The end of its turn does not abandon it.
-	Again bool `json:"again,omitzero"`
+	State CallState `json:"state" check:"oneof=requested|requested_again|begun|in_doubt|held|late_result"`
 	// Decision is ask or deny while the latest decision does not allow the call: it cannot begin.
 	Decision string `json:"decision,omitzero" check:"oneof=ask|deny"`
-	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
-	InDoubt bool `json:"in_doubt,omitzero"`
-	// Held: in doubt and left to a person, by its policy or because the run waits for its settlement.
-	Held bool `json:"held,omitzero"`
-	// Late: a fenced executor's result arrived and can be adopted.
-	Late bool `json:"late_result,omitzero"`
 	// Scope replaces the run's id in the call's idempotency key if another run or an earlier line of this one may
 	// have a call with the same key: the id of the run that a fork took the call over from, or "<run>@<epoch>" after
 	// a rewind, with the epoch of the rewind.
@@ -362,7 +351,7 @@ type Head struct {
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.InDoubt && c.Held {
+		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.State == CallHeld {
 			held = append(held, *c)
 		}
 	}
@@ -373,7 +362,7 @@ func (h *Head) HeldCalls() []OpenCall {
 func (h *Head) InDoubt() []OpenCall {
 	var calls []OpenCall
 	for _, c := range h.OpenCalls {
-		if c.InDoubt {
+		if c.State.InDoubt() {
 			calls = append(calls, c)
 		}
 	}

@@ -99,7 +99,7 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 	for _, held := range []bool{true, false} {
 		for i := range h.OpenCalls {
 			c := &h.OpenCalls[i]
-			switch forPerson := c.Held || !c.Requested && c.Replay == ReplayHold || h.Status.Terminal(); {
+			switch forPerson := c.State == CallHeld || c.State == CallBegun && c.Replay == ReplayHold || h.Status.Terminal(); {
 			case forPerson != held:
 			default:
 				in.entry(func() string { return h.callLine(c) })

@@ -151,7 +151,7 @@ func TestJSONSchema_FoldOutput_Satisfied(t *testing.T) {
 func TestJSONSchema_RequestsAndReplies_Satisfied(t *testing.T) {
 	for name, value := range map[string]any{
 		"recover-request": schema.RecoverRequest{Executor: "e", RequestID: "q", View: schema.ViewState},
-		"recover-reply":   schema.RecoverReply{Head: schema.Head{Status: schema.StatusRunning}, Epoch: 2, NextSequence: 1, InDoubt: []schema.OpenCall{{Replay: schema.ReplayHold}}},
+		"recover-reply":   schema.RecoverReply{Head: schema.Head{Status: schema.StatusRunning}, Epoch: 2, NextSequence: 1, InDoubt: []schema.OpenCall{{Replay: schema.ReplayHold, State: schema.CallHeld}}},
 		"get-request":     schema.GetRequest{},
 		"get-reply":       schema.GetReply{Head: schema.Head{Status: schema.StatusRunning}},
 		"list-request":    schema.ListRequest{Status: []schema.Status{schema.StatusOrphaned}},

@@ -220,7 +220,7 @@ func (h *Head) unsigned(e *Event, data Data) string {
 // selfSettled reports whether an executor may settle a call in doubt that is left to a person: it adopts the recorded
 // late result.
 func (c *OpenCall) selfSettled(d *ToolSettledData) bool {
-	return d.How == SettledAdopted && c.Late && len(d.Result) == 0 && len(d.Refs) == 0
+	return d.How == SettledAdopted && c.State == CallLate && len(d.Result) == 0 && len(d.Refs) == 0
 }
 
 // check returns why an event that the server stored at a time must be refused, or "". bound: it is valid at its place

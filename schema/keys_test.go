@@ -242,7 +242,7 @@ func TestKeys_HeldCall_IsAPersonsWord(t *testing.T) {
 			v := r.event(e)
 			require.Equal(t, test.want, v.Reason, v.Detail)
 			if test.want != "" {
-				require.True(t, r.head.OpenCalls[0].InDoubt)
+				require.True(t, r.head.OpenCalls[0].State.InDoubt())
 				require.Equal(t, before, r.head.Digest)
 			}
 		})
@@ -268,7 +268,7 @@ func held(t *testing.T, replay schema.Replay) *testRun {
 	require.Equal(t, schema.Applied, r.write(call, 1).Kind)
 	r.takeover("ex-2")
 	r.keys = keysOf(t, schema.Key{Name: signers[0].name, Public: signers[0].public, Since: r.now().UnixNano()})
-	require.True(t, r.head.OpenCalls[0].InDoubt)
+	require.True(t, r.head.OpenCalls[0].State.InDoubt())
 	return r
 }
 
@@ -307,7 +307,7 @@ func TestKeys_OnlyASettlement_ReopensACall(t *testing.T) {
 				rerun := &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun}
 				require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("behind "+decision, rerun)).Reason)
 				require.Equal(t, schema.ReasonCallOpen, r.event(r.plain("again "+decision, &schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Requested: decision == schema.DecisionAsk})).Reason)
-				require.True(t, r.head.OpenCalls[0].InDoubt)
+				require.True(t, r.head.OpenCalls[0].State.InDoubt())
 			}
 		})
 	}

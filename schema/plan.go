@@ -146,7 +146,7 @@ type Saved struct {
 // Settleable reports whether the command settle settles an open call: one that an earlier executor may have run, each of
 // an ended run, and one that was begun in a run that has no executor now, which the next epoch puts in doubt.
 func (h *Head) Settleable(c *OpenCall) bool {
-	return h.Status.Terminal() || c.MayHaveRun(h.Epoch) || !c.Requested && (h.Status.Claimable() || h.Unattended != "")
+	return h.Status.Terminal() || c.MayHaveRun(h.Epoch) || !c.State.Requested() && (h.Status.Claimable() || h.Unattended != "")
 }
 
 // SettleCommands are the commands by which a person settles an open call, one for each decision; none if the call
@@ -271,11 +271,11 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 	if c != nil && c.IdempotencyKey != "" {
 		key = c.IdempotencyKey
 	}
-	if o.Late {
+	if o.State == CallLate {
 		p.Action, p.Why = CallAdopt, "the result of the older executor arrived late and is taken"
 		return p
 	}
-	if o.Decision == DecisionDeny || o.Decision == DecisionAsk && o.Requested {
+	if o.Decision == DecisionDeny || o.Decision == DecisionAsk && o.State.Requested() {
 		h.planUndecided(&p, o, s)
 		if p.Action == CallRerun {
 			p.IdempotencyKey = key
@@ -283,9 +283,9 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 		return p
 	}
 	switch {
-	case o.Requested && !o.Replay.Rerunnable():
+	case o.State.Requested() && !o.Replay.Rerunnable():
 		p.Action, p.Why, p.IdempotencyKey = CallMake, "it has not begun", key
-	case o.Replay == ReplayPure && o.Requested:
+	case o.Replay == ReplayPure && o.State.Requested():
 		p.Why, p.IdempotencyKey = "its tool is pure: whether it ran is not recorded, and makes no difference", key
 	case o.Replay == ReplayPure:
 		p.Why, p.IdempotencyKey = "its tool is pure", key
@@ -317,7 +317,7 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 // head is known.
 func verifiable(o *OpenCall, c *Call) bool {
 	if c == nil {
-		return !o.Held
+		return o.State != CallHeld
 	}
 	return c.VerifySubject != ""
 }

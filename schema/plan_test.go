@@ -173,7 +173,7 @@ func TestPlan_OpenCall_SaysOutcome(t *testing.T) {
 				test.want.Replay = schema.ReplayHold
 			}
 			commands := test.want.Commands
-			if test.want.Commands = nil; r.head.OpenCalls[0].InDoubt {
+			if test.want.Commands = nil; r.head.OpenCalls[0].State.InDoubt() {
 				test.want.Commands = commands
 			}
 			require.Equal(t, test.want, got)
@@ -349,7 +349,7 @@ func TestSettleCommands_StatesOfTheCall_OnlyWhatIsAccepted(t *testing.T) {
 		`waymark settle --fleet f r1 2 '$(rm)' --epoch 3 --how abandoned`:               {Turn: 2, ToolCallID: "$(rm)"},
 		`waymark settle --fleet f --epoch 3 --how abandoned -- r1 2 '-x'`:               {Turn: 2, ToolCallID: "-x"},
 	} {
-		require.Equal(t, want, command(&schema.Head{Run: "r1", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 3, InDoubt: true}}}))
+		require.Equal(t, want, command(&schema.Head{Run: "r1", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 3, State: schema.CallInDoubt}}}))
 	}
 	for name, test := range map[string]struct {
 		head schema.Head
@@ -361,10 +361,10 @@ func TestSettleCommands_StatesOfTheCall_OnlyWhatIsAccepted(t *testing.T) {
 		"the run is orphaned":                  {schema.Head{Status: schema.StatusOrphaned}, schema.OpenCall{}, 3},
 		"the run is released":                  {schema.Head{Status: schema.StatusInterrupted}, schema.OpenCall{}, 3},
 		"the run waits without an executor":    {schema.Head{Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned}, schema.OpenCall{}, 3},
-		"the run is orphaned, not begun":       {schema.Head{Status: schema.StatusOrphaned}, schema.OpenCall{Requested: true}, 0},
-		"in doubt":                             {schema.Head{Status: schema.StatusRunning}, schema.OpenCall{InDoubt: true}, 3},
-		"the run has ended: it runs no more":   {schema.Head{Status: schema.StatusFailed}, schema.OpenCall{InDoubt: true}, 2},
-		"the run has ended before it was made": {schema.Head{Status: schema.StatusCancelled}, schema.OpenCall{Requested: true}, 2},
+		"the run is orphaned, not begun":       {schema.Head{Status: schema.StatusOrphaned}, schema.OpenCall{State: schema.CallRequested}, 0},
+		"in doubt":                             {schema.Head{Status: schema.StatusRunning}, schema.OpenCall{State: schema.CallInDoubt}, 3},
+		"the run has ended: it runs no more":   {schema.Head{Status: schema.StatusFailed}, schema.OpenCall{State: schema.CallInDoubt}, 2},
+		"the run has ended before it was made": {schema.Head{Status: schema.StatusCancelled}, schema.OpenCall{State: schema.CallRequested}, 2},
 	} {
 		test.head.OpenCalls = []schema.OpenCall{test.call}
 		test.head.OpenCalls[0].CallKey = schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}

@@ -225,7 +225,7 @@ func (f *Finder) Confirmed(v Verdict) bool {
 
 // requested reports whether the call of the step is requested, and not begun.
 func (f *Finder) requested(h *Head) bool {
-	return f.step.ToolCallID != "" && slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step && c.Requested })
+	return f.step.ToolCallID != "" && slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step && c.State.Requested() })
 }
 
 // AtEnd reports whether the point is after all records, given the head there and that no record matched.

@@ -111,8 +111,8 @@ func requireConsistent(t require.TestingT, s *schema.State) {
 		headOpen = append(headOpen, o.CallKey)
 		call := s.Call(o.CallKey)
 		require.NotNil(t, call)
-		require.Equal(t, call.InDoubt, o.InDoubt)
-		require.Equal(t, call.Late != nil, o.Late)
+		require.Equal(t, call.InDoubt, o.State.InDoubt())
+		require.Equal(t, call.Late != nil, o.State == schema.CallLate)
 		require.Equal(t, call.Epoch, o.Epoch)
 	}
 	require.Equal(t, open, headOpen, "open calls, in the order they were recorded")
@@ -190,7 +190,7 @@ func TestFold_RandomLog_EqualsReference(t *testing.T) {
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
 			require.Empty(t, m.StateDifferences(s), "after record %d", i)
 			for _, c := range s.Head.OpenCalls {
-				require.False(t, c.Held && !c.InDoubt, "only calls in doubt are held")
+				require.True(t, c.State.Requested() || c.State == schema.CallBegun || c.State.InDoubt(), "%+v", c)
 			}
 		}
 	})
@@ -278,8 +278,8 @@ func TestRandomLogs_Coverage_Reached(t *testing.T) {
 			note("progress", before.Stalled > 0 && h.Stalled == 0 && h.Epoch == before.Epoch)
 			for i := range h.OpenCalls {
 				c := &h.OpenCalls[i]
-				note("requested over a takeover", c.Requested && h.Epoch > before.Epoch && before.Epoch > 0)
-				note("requested again", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].InDoubt && c.Requested)
+				note("requested over a takeover", c.State.Requested() && h.Epoch > before.Epoch && before.Epoch > 0)
+				note("requested again", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].State.InDoubt() && c.State.Requested())
 			}
 			note("a requested call is begun", v.Begun)
 			note("a requested call is abandoned", len(v.Abandoned) > 0)

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -178,7 +179,7 @@ func TestFinder_CallRequestedBeforeTheRecord_StepIsWhereItIsDecided(t *testing.T
 			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 		}, 3)
 		require.Equal(t, schema.Applied, r.event(e).Kind)
-		require.Equal(t, replay == schema.ReplayHold, r.head.OpenCalls[0].InDoubt)
+		require.Equal(t, replay == schema.ReplayHold, r.head.OpenCalls[0].State.InDoubt())
 		require.Equal(t, records, found(t, r.log, schema.Point{Kind: schema.PointStep, Number: 1}, r.head.Superseded))
 	}
 }
@@ -283,9 +284,8 @@ func TestRequestedCall_ForkOrRewind_NeedsASettlementUnlessRerunnable(t *testing.
 					require.Len(t, r.head.OpenCalls, 1, name)
 					o := r.head.OpenCalls[0]
 					require.Equal(t, replay, o.Replay, name)
-					require.Equal(t, doubt, o.InDoubt, name)
-					require.Equal(t, !doubt, o.Requested, name)
-					require.Equal(t, replay == schema.ReplayHold, o.Held, name)
+					want := map[schema.Replay]schema.CallState{schema.ReplayVerify: schema.CallInDoubt, schema.ReplayHold: schema.CallHeld}
+					require.Equal(t, cmp.Or(want[replay], schema.CallRequested), o.State, name)
 					// An executor whose own policy is hold does not run it unasked, whatever is recorded.
 					v := r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}, 1)
 					require.Equal(t, schema.Rejected, v.Kind, name)

@@ -123,10 +123,10 @@ func (f *turnFold) count(l *TurnLife) {
 			continue
 		}
 		l.Calls.Open++
-		if !c.Requested {
+		if !c.State.Requested() {
 			l.Calls.Begun++
 		}
-		if c.InDoubt {
+		if c.State.InDoubt() {
 			l.Calls.InDoubt++
 		}
 	}

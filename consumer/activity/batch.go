@@ -220,7 +220,7 @@ func (w *Watch) tokens(agent name, u *schema.Usage) {
 func (w *Watch) doubt(h *schema.Head) {
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		if was := w.call(c.CallKey); c.InDoubt && (was == nil || !was.InDoubt) {
+		if was := w.call(c.CallKey); c.State.InDoubt() && (was == nil || !was.State.InDoubt()) {
 			w.count(ToolInDoubt, tool(c.Name), 1)
 		}
 	}

@@ -162,9 +162,9 @@ func quarantineReason(h *schema.Head) string {
 			c := &h.OpenCalls[i]
 			fmt.Fprintf(&b, " %s (%s", c.Name, c.ToolCallID)
 			switch {
-			case c.Held:
+			case c.State == schema.CallHeld:
 				b.WriteString(", held for a person")
-			case c.InDoubt:
+			case c.State.InDoubt():
 				b.WriteString(", in doubt")
 			}
 			b.WriteByte(')')

@@ -266,9 +266,9 @@ func (l *live) draw(h *schema.Head) (schema.Data, int32) {
 	if n := len(h.OpenCalls); n > 0 && l.rnd.IntN(2) == 0 {
 		c := &h.OpenCalls[l.rnd.IntN(n)]
 		switch {
-		case c.InDoubt:
+		case c.State.InDoubt():
 			return &schema.ToolSettledData{ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, How: schema.SettledAbandoned}, c.Turn
-		case c.Requested && l.rnd.IntN(2) == 0:
+		case c.State.Requested() && l.rnd.IntN(2) == 0:
 			return &schema.ToolCalledData{ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name}, c.Turn
 		}
 		return &schema.ToolReturnedData{ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Result: jsontext.Value(`"` + text + `"`)}, c.Turn

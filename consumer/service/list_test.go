@@ -121,7 +121,7 @@ func TestList_Filters_EqualFullScan(t *testing.T) {
 			h.Handoffs = []schema.OpenHandoff{{HandoffID: "h", Status: schema.HandoffStatusOffered}}
 		}
 		if random.IntN(4) == 0 {
-			h.OpenCalls = []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, InDoubt: random.IntN(2) == 0, Held: true}}
+			h.OpenCalls = []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, State: []schema.CallState{schema.CallBegun, schema.CallHeld}[random.IntN(2)]}}
 		}
 		w.storeRun(shards, *h)
 	}

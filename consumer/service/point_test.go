@@ -165,7 +165,7 @@ func TestPoint_CallsOfAnswer_AreSteps(t *testing.T) {
 		require.Equal(t, want.records, reply.At.Records, point)
 		var requested []string
 		for _, c := range reply.Head.OpenCalls {
-			require.True(t, c.Requested, point)
+			require.True(t, c.State.Requested(), point)
 			requested = append(requested, c.ToolCallID)
 		}
 		require.Equal(t, want.requested, requested, point)
@@ -179,7 +179,7 @@ func TestPoint_CallsOfAnswer_AreSteps(t *testing.T) {
 		require.Equal(t, schema.Applied, head.Apply(schema.NoKeys, &rec).Kind)
 		var doubt []schema.CallKey
 		for _, c := range head.InDoubt() {
-			require.True(t, c.Held, point)
+			require.Equal(t, schema.CallHeld, c.State, point)
 			doubt = append(doubt, c.CallKey)
 		}
 		require.Equal(t, want.doubt, doubt, "%s: the base or another fork may run it", point)

@@ -41,7 +41,7 @@ func TestTakeover_RunningRun_FencesOldExecutor(t *testing.T) {
 	require.Equal(t, "executor-2", reply.Head.Executor)
 	require.True(t, reply.Complete)
 	require.Len(t, reply.InDoubt, 1)
-	require.True(t, reply.InDoubt[0].Held)
+	require.Equal(t, schema.CallHeld, reply.InDoubt[0].State)
 
 	e, err := old.Run.Event(&schema.TurnEndedData{Turn: old.Turn}, old.Turn, time.Unix(1, 0), 0)
 	require.NoError(t, err)

@@ -148,7 +148,7 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	case ended && req.How == schema.SettledRerun:
 		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or let an executor go on with the run: waymark reopen "+r.Run,
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)
-	case !ended && !may && r.Head.OpenCalls[i].Requested:
+	case !ended && !may && r.Head.OpenCalls[i].State.Requested():
 		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run, "call %s of turn %d is requested and has not begun",
 			req.ToolCallID, req.Turn)
 	case !ended && !may && r.Head.Status.Claimable():
@@ -156,7 +156,7 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 			"call %s of turn %d is open and its executor is gone, but no other one has taken the run over", req.ToolCallID, req.Turn)
 	case !ended && !may:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor still runs it", req.ToolCallID, req.Turn)
-	case req.How == schema.SettledAdopted && !r.Head.OpenCalls[i].Late && len(req.Result) == 0:
+	case req.How == schema.SettledAdopted && r.Head.OpenCalls[i].State != schema.CallLate && len(req.Result) == 0:
 		return schema.Fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
 	default:
 		return nil

@@ -143,14 +143,14 @@ func ranTool(data schema.Data) bool {
 }
 
 func notBegun(_ *conduct, s *step) string {
-	if s.call != nil && !s.call.InDoubt && s.call.Requested && !s.call.Replay.Rerunnable() && ranTool(s.verdict.Data) {
+	if s.call != nil && s.call.State.Requested() && !s.call.Replay.Rerunnable() && ranTool(s.verdict.Data) {
 		return fmt.Sprintf("call %.80q has the policy %s and no tool.called before its tool ran: after a crash the tool runs again", s.call.ToolCallID, s.call.Replay)
 	}
 	return ""
 }
 
 func notSettled(_ *conduct, s *step) string {
-	if s.call == nil || !s.call.InDoubt || s.verdict.Kind != schema.Applied {
+	if s.call == nil || !s.call.State.InDoubt() || s.verdict.Kind != schema.Applied {
 		return ""
 	}
 	switch d := s.verdict.Data.(type) {

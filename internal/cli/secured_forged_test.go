@@ -82,7 +82,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 		require.NoError(t, err)
 		return &h
 	}
-	require.True(t, head("doubts").OpenCalls[0].InDoubt)
+	require.True(t, head("doubts").OpenCalls[0].State.InDoubt())
 
 	mallory := &forger{user: s.connect(t, fleet, access.Executor), fleet: fleet}
 	key, err := nkeys.CreateUser()
@@ -171,7 +171,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	require.Equal(t, schema.StatusWaiting, head("asks").Status)
 	require.Empty(t, head("asks").Marks)
 	require.False(t, head("asks").CancelRequested)
-	require.True(t, head("doubts").OpenCalls[0].InDoubt, "it is not settled")
+	require.True(t, head("doubts").OpenCalls[0].State.InDoubt(), "it is not settled")
 	require.EqualValues(t, 2, head("doubts").Epoch)
 
 	// Every reader comes to the same: those that fold by themselves compare with the daemon.
@@ -205,7 +205,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	s.as(t, fleet, access.Operator, 0, "input", "asks", "i1", "--text", "no")
 	require.Eventually(t, func() bool { return head("asks").Status == schema.StatusRunning }, securedWait, pollEvery)
 	s.as(t, fleet, access.Operator, 0, "settle", "doubts", "1", "c1", "--how", "rerun")
-	require.False(t, head("doubts").OpenCalls[0].InDoubt)
+	require.False(t, head("doubts").OpenCalls[0].State.InDoubt())
 }
 
 // TestFleetKeys_AnotherDaemonsKey_SignsOnceItWasAdded goes the way that docs/security.md describes for a new key.

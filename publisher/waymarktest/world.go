@@ -257,7 +257,7 @@ func (s *standing) String() string {
 	for i := range s.OpenCalls {
 		c := &s.OpenCalls[i]
 		fmt.Fprintf(&b, ", call %s of %s open", c.ToolCallID, c.Name)
-		if c.InDoubt {
+		if c.State.InDoubt() {
 			b.WriteString(" and in doubt")
 		}
 	}

@@ -34,7 +34,7 @@ func RunOf(c *schema.Checkpoint, bytes int64) Run {
 		Unreadable: !c.Complete(),
 	}
 	for i := range c.OpenCalls {
-		if call := &c.OpenCalls[i]; call.InDoubt || call.Held {
+		if c.OpenCalls[i].State.InDoubt() {
 			r.InDoubt++
 		}
 	}

@@ -131,12 +131,12 @@ func TestReport_Plan_Same(t *testing.T) {
 
 func TestRunOf_OpenCall_IsPending(t *testing.T) {
 	c := &schema.Checkpoint{Head: schema.Head{
-		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, InDoubt: true}},
+		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, State: schema.CallInDoubt}},
 	}}
 	r := retention.RunOf(c, 0)
 	why, _ := r.Pending()
 	require.Equal(t, schema.WhyInDoubt, why)
-	c.OpenCalls[0].InDoubt = false
+	c.OpenCalls[0].State = schema.CallBegun
 	r = retention.RunOf(c, 0)
 	why, _ = r.Pending()
 	require.Equal(t, schema.WhyOpenCall, why)

@@ -151,17 +151,17 @@ func printCalls(a *base.App, h *schema.Head) error {
 	for i, c := range h.OpenCalls {
 		fate := "running"
 		switch {
-		case c.Late:
+		case c.State == schema.CallLate:
 			fate = "in doubt, late result"
-		case c.Held:
+		case c.State == schema.CallHeld:
 			fate = "in doubt, held"
-		case c.InDoubt:
+		case c.State == schema.CallInDoubt:
 			fate = "in doubt"
 		case slices.ContainsFunc(h.Interrupts, func(w schema.OpenInterrupt) bool {
 			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
 		}):
 			fate = "not allowed yet"
-		case c.Requested:
+		case c.State.Requested():
 			fate = "requested"
 		case h.Status.Terminal():
 			fate = "no outcome"

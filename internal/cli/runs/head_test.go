@@ -94,7 +94,7 @@ func TestSteps_Commands_Pasteable(t *testing.T) {
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
 	key := schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}
-	h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 4, InDoubt: true}}}
+	h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 4, State: schema.CallInDoubt}}}
 	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --epoch 4 --how rerun", inbox.SettleCommands(prompt.Prompt{Flags: "--fleet blue "}, h, key)[1])
 }
 
@@ -121,11 +121,11 @@ func TestSteps_Pasted_DecideOnlyTheirLine(t *testing.T) {
 			{InterruptID: "may-i", Reason: schema.WaitToolApproval, Turn: 1, ToolCallID: "c1"},
 			{InterruptID: "colour", Reason: schema.WaitHumanInput},
 		},
-		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
+		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, State: schema.CallHeld}},
 	}
 	list := steps(prompt.Prompt{}, h, true)
 	require.Len(t, list, 8)
-	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
+	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, State: schema.CallInDoubt})
 	require.Equal(t, append(list, "see what the next executor does with the calls in doubt, and how to settle them: waymark plan r"), steps(prompt.Prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {

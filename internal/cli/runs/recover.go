@@ -179,7 +179,7 @@ func (c SettleCmd) openAndSettle(ctx context.Context, cl *base.Client, request *
 	}
 	h := &now.Head
 	at := slices.IndexFunc(h.OpenCalls, func(o schema.OpenCall) bool { return o.CallKey == request.CallKey })
-	if at < 0 || h.OpenCalls[at].InDoubt || h.Status.Terminal() || !h.Settleable(&h.OpenCalls[at]) ||
+	if at < 0 || h.OpenCalls[at].State.InDoubt() || h.Status.Terminal() || !h.Settleable(&h.OpenCalls[at]) ||
 		request.CallEpoch != 0 && request.CallEpoch != h.OpenCalls[at].Epoch {
 		return refusal
 	}

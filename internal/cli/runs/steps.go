@@ -67,7 +67,7 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	// Other calls are settled by their policy, or held by the next executor.
 	settleable := 0
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; !c.Requested && h.Settleable(c) {
+		if c := &h.OpenCalls[i]; !c.State.Requested() && h.Settleable(c) {
 			settleable++
 		}
 	}

@@ -20,7 +20,7 @@ func TestSteps_Run_NameItsServer(t *testing.T) {
 			{InterruptID: "next", Reason: schema.WaitSignal},
 			{InterruptID: "doubt", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c2"},
 		},
-		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
+		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, State: schema.CallHeld}},
 		Handoffs:  []schema.OpenHandoff{{HandoffID: "half", Status: schema.HandoffStatusOffered}},
 	}
 	p := prompt.Prompt{Flags: "--nats a "}

@@ -164,7 +164,7 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 		return schema.Message{Role: role, Parts: []schema.Part{schema.Text(token + pad)}}
 	}
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.InDoubt && choice%3 == 0 {
+		if c := &h.OpenCalls[i]; c.State.InDoubt() && choice%3 == 0 {
 			return &schema.ToolSettledData{ToolCallID: c.ToolCallID, How: schema.SettledAbandoned, By: token}, c.Turn
 		}
 	}
@@ -187,7 +187,7 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 	}
 	var open *schema.OpenCall
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; !c.InDoubt && c.Turn == h.Turn {
+		if c := &h.OpenCalls[i]; !c.State.InDoubt() && c.Turn == h.Turn {
 			open = c
 		}
 	}
@@ -196,7 +196,7 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 		return &schema.TurnEndedData{Turn: h.Turn, Messages: []schema.Message{said(schema.RoleAssistant)}}, h.Turn
 	case choice%4 == 1:
 		return &schema.MessageAddedData{Message: said(schema.RoleAssistant)}, h.Turn
-	case open != nil && open.Requested && !open.Replay.Rerunnable():
+	case open != nil && open.State.Requested() && !open.Replay.Rerunnable():
 		return &schema.ToolCalledData{ToolCallID: open.ToolCallID, Name: open.Name, Arguments: []byte(`{"token":"` + token + `"}`)}, open.Turn
 	case open != nil:
 		return &schema.ToolReturnedData{ToolCallID: open.ToolCallID, Result: []byte(`"` + token + pad + `"`)}, open.Turn

@@ -76,5 +76,5 @@ func TestHandle_KnownFenced_RunsNoTool(t *testing.T) {
 	state, err := other.fleet.Get(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Len(t, state.Head.OpenCalls, 1)
-	require.True(t, state.Head.OpenCalls[0].InDoubt)
+	require.True(t, state.Head.OpenCalls[0].State.InDoubt())
 }

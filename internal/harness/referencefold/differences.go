@@ -119,7 +119,7 @@ func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late, c.Scope))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.State.Requested(), c.State.InDoubt(), c.State == schema.CallLate, c.Scope))
 	}
 	return strings.Join(all, "; ")
 }

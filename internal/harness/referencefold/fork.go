@@ -23,14 +23,14 @@ func (m *Model) fork(was *schema.Head) {
 	}
 	for _, o := range was.OpenCalls {
 		c := &call{
-			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
+			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.State == schema.CallLate, outcome: schema.OutcomeOpen,
 		}
-		c.requested = o.Requested && free(o.Replay)
+		c.requested = o.State.Requested() && free(o.Replay)
 		c.doubt = !c.requested
 		if c.requested {
 			c.epoch = 0
 		}
-		c.again, c.barred, c.denied, c.scope = o.Again && c.requested, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
+		c.again, c.barred, c.denied, c.scope = o.State == schema.CallAgain && c.requested, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
 		if c.scope == "" && was.Run != m.run {
 			c.scope = was.Run
 		}

@@ -77,7 +77,7 @@ func TestDiff_EveryDifference_Seen(t *testing.T) {
 		"cancel requested":        func(s *schema.State) { s.Head.CancelRequested = true },
 		"turn":                    func(s *schema.State) { s.Head.Turn++ },
 		"turn open":               func(s *schema.State) { s.Head.TurnOpen = false },
-		"open calls":              func(s *schema.State) { s.Head.OpenCalls[0].InDoubt = true },
+		"open calls":              func(s *schema.State) { s.Head.OpenCalls[0].State = schema.CallInDoubt },
 		"waits":                   func(s *schema.State) { s.Head.Interrupts = nil },
 		"hand-offs":               func(s *schema.State) { s.Head.Handoffs[0].Status = schema.HandoffStatusAccepted },
 		"signals":                 func(s *schema.State) { s.Head.Signals[0].Turn = 1 },

@@ -72,7 +72,7 @@ func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error
 		force = " --force"
 	}
 	for i := range h.OpenCalls {
-		if !h.OpenCalls[i].Requested && !h.OpenCalls[i].InDoubt {
+		if h.OpenCalls[i].State == schema.CallBegun {
 			body.InDoubt++
 		}
 	}

@@ -185,9 +185,9 @@ func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
 		c := &h.OpenCalls[i]
 		what := "tool " + c.Name
 		switch {
-		case c.InDoubt:
+		case c.State.InDoubt():
 			return what + ": in doubt"
-		case c.Requested:
+		case c.State.Requested():
 			continue
 		}
 		if more := len(h.OpenCalls) - 1; more > 0 {

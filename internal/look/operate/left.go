@@ -43,7 +43,7 @@ func begun(s *schema.State, call *schema.Call) bool {
 	switch call.Outcome {
 	case schema.OutcomeOpen:
 		at := s.Head.FindOpen(call.Turn, call.ToolCallID, call.Occurrence)
-		return at >= 0 && !s.Head.OpenCalls[at].Requested
+		return at >= 0 && !s.Head.OpenCalls[at].State.Requested()
 	case schema.OutcomeFailed:
 		return call.Error == nil || call.Error.Type != schema.DeniedType
 	case schema.OutcomeAbandoned:

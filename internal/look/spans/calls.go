@@ -37,7 +37,7 @@ func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
 // unbegun creates the span of a call that has no begin event, once its outcome is known. The span starts one tool
 // duration before the outcome.
 func (t *Tracker) unbegun(v *schema.Verdict, was []schema.OpenCall, took int64) {
-	i := slices.IndexFunc(was, func(c schema.OpenCall) bool { return c.CallKey == v.Call && c.Requested })
+	i := slices.IndexFunc(was, func(c schema.OpenCall) bool { return c.CallKey == v.Call && c.State.Requested() })
 	if i < 0 || v.Kind != schema.Applied || t.calls[v.Call] != nil {
 		return
 	}

@@ -24,7 +24,7 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	h := &schema.Head{
 		Fleet: "default", Run: "r", Status: schema.StatusOrphaned, Epoch: 2, Counts: schema.Counts{Gaps: 1},
 		Interrupts: []schema.OpenInterrupt{wait("q", schema.WaitHumanInput, "e1"), wait("s", schema.WaitExternalSystem, "e2"), wait("d", schema.WaitToolInDoubt, "e3")},
-		OpenCalls:  []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "mail", Replay: schema.ReplayHold, InDoubt: true, Held: true, Since: "s"}},
+		OpenCalls:  []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "mail", Replay: schema.ReplayHold, State: schema.CallHeld, Since: "s"}},
 	}
 	reasons := standstill.Of(h, false, []schema.Overdue{{Turn: 1, LimitMS: 1 << 62}})
 	var kinds []string
@@ -49,7 +49,7 @@ func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
 	t.Parallel()
 	key := schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}
 	held := func(epoch schema.Epoch, asked string) string {
-		h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Name: "pay", InDoubt: true, Held: true, Since: "s", Epoch: epoch}}}
+		h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Name: "pay", State: schema.CallHeld, Since: "s", Epoch: epoch}}}
 		if asked != "" {
 			h.Interrupts = []schema.OpenInterrupt{{
 				InterruptID: "d", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c", Occurrence: 1, Position: schema.Position{ID: asked},

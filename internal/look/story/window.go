@@ -77,9 +77,9 @@ func continued(before, now *schema.Head) *Story {
 		c := &before.OpenCalls[i]
 		b := &Beat{Kind: KindCall, Turn: c.Turn, What: c.Name, At: c.Since, Open: true, Detail: callRunning}
 		switch {
-		case c.InDoubt:
+		case c.State.InDoubt():
 			b.Open, b.lost = false, true
-		case c.Requested:
+		case c.State.Requested():
 			b.Detail = CallRequested
 			s.asked = append(s.asked, c.CallKey)
 		}

@@ -431,7 +431,7 @@ func TestWatch_EachKindThatNeedsAPerson_IsPosted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		call := schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "pay", Replay: schema.ReplayHold, Since: "s"}
 		held := call
-		held.InDoubt, held.Held = true, true
+		held.State = schema.CallHeld
 		head := func(run string, status schema.Status, calls []schema.OpenCall, gaps int64) *schema.Head {
 			return &schema.Head{Fleet: "default", Run: run, Status: status, Epoch: 1, OpenCalls: calls, Counts: schema.Counts{Gaps: gaps}}
 		}
