@@ -116,39 +116,31 @@ func deployed(before, after, t *trial) *difference {
 	return d
 }
 
-// counted counts the effects by name, without the id of the run.
-func (t *trial) counted() (counts map[string]int, by map[string]effect) {
-	counts, by = make(map[string]int), make(map[string]effect)
+// made are the effects by name, without the id of the run.
+func (t *trial) made() map[string][]effect {
+	all := make(map[string][]effect)
 	for _, e := range t.outside.all() {
 		name := strings.ReplaceAll(e.name, t.run, "RUN")
-		by[name] = e
-		counts[name]++
+		all[name] = append(all[name], e)
 	}
-	return counts, by
-}
-
-func (t *trial) policy(key schema.CallKey) schema.Replay {
-	if call := t.state.Call(key); call != nil {
-		return call.Replay
-	}
-	return ""
+	return all
 }
 
 // effects compares how often the effects of b happened with how often they did in the other runs.
 func (d *difference) effects(b *trial, others ...*trial) {
-	got, by := b.counted()
-	names, wanted := maps.Clone(got), make([]map[string]int, len(others))
+	got := b.made()
+	names, wanted := maps.Clone(got), make([]map[string][]effect, len(others))
 	for i, other := range others {
-		wanted[i], _ = other.counted()
+		wanted[i] = other.made()
 		maps.Copy(names, wanted[i])
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		var want []int
-		for _, counts := range wanted {
-			want = append(want, counts[name])
+		for _, made := range wanted {
+			want = append(want, len(made[name]))
 		}
-		if got[name] < slices.Min(want) || got[name] > slices.Max(want) {
-			d.addf("effect %q happened %s, and %s %s%s", name, times(got[name]), times(slices.Max(want)), d.other, b.advice(name, by))
+		if n := len(got[name]); n < slices.Min(want) || n > slices.Max(want) {
+			d.addf("effect %q happened %s, and %s %s%s", name, times(n), times(slices.Max(want)), d.other, b.advice(got[name]))
 		}
 	}
 }
@@ -165,35 +157,34 @@ func times(n int) string {
 }
 
 // advice is the remedy for a repeated effect, or the origin of one that should not be there.
-func (t *trial) advice(name string, by map[string]effect) string {
-	e, ok := by[name]
-	if !ok {
-		return ""
-	}
-	if e.tool == "" {
-		return ": it was made outside of a tool; make it in a tool, or pass on the tool's context"
-	}
+func (t *trial) advice(made []effect) string {
 	var calls []string
 	again := false
-	for _, made := range t.outside.all() {
-		if strings.ReplaceAll(made.name, t.run, "RUN") == name {
-			call := fmt.Sprintf("call %s of tool %s in turn %d", made.call.ToolCallID, made.tool, made.call.Turn)
-			again = again || slices.Contains(calls, call)
-			calls = append(calls, call)
+	for i, e := range made {
+		if e.tool == "" {
+			return ": it was made outside of a tool; make it in a tool, or pass on the tool's context"
 		}
+		again = again || slices.ContainsFunc(made[:i], func(earlier effect) bool { return earlier.call == e.call })
+		calls = append(calls, fmt.Sprintf("call %s of tool %s in turn %d", e.call.ToolCallID, e.tool, e.call.Turn))
 	}
-	if !again {
+	if len(made) == 0 {
+		return ""
+	}
+	e, policy := made[len(made)-1], schema.Replay("")
+	if call := t.state.Call(e.call); call != nil {
+		policy = call.Replay
+	}
+	switch {
+	case !again:
 		return ": by " + strings.Join(calls, ", ")
-	}
-	policy := t.policy(e.call)
-	if policy == schema.ReplayIdempotent {
+	case policy == schema.ReplayIdempotent:
 		return fmt.Sprintf(": tool %s is idempotent, so it runs again with the same key, but the outside did not get the key: pass "+
 			"Invocation.IdempotencyKey to it, and report the effect with Outside.Once", e.tool)
-	}
-	if policy.Rerunnable() {
+	case policy.Rerunnable():
 		return fmt.Sprintf(": tool %s is %s, so it runs again; if it must not, use the policy hold, verify, or idempotent with the call's key", e.tool, policy)
+	default:
+		return fmt.Sprintf(": by tool %s (%s)", e.tool, policy)
 	}
-	return fmt.Sprintf(": by tool %s (%s)", e.tool, policy)
 }
 
 func (d *difference) end(a, b *schema.State) {

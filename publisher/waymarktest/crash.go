@@ -33,9 +33,6 @@ type Crash struct {
 	// test. Otherwise the test fails if no effect of the agent, or none of such a tool, is reported to [Outside]:
 	// unreported effects are not compared.
 	NoEffects bool
-	// lives is the number of lives after which an unfinished run fails the test; 0 means 20 more than its number of
-	// events.
-	lives int
 }
 
 // CrashEverywhere runs an agent once without a crash, then once for each crash point: before each event is stored

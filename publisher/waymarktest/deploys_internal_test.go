@@ -77,10 +77,10 @@ func (e *edition) model(_ context.Context, request publisher.ModelRequest) (publ
 	for i := range request.Messages {
 		for _, p := range request.Messages[i].Parts {
 			step, _, _ := strings.Cut(p.ID, "/")
-			switch response := string(p.Response); {
-			case p.Type == schema.PartToolCall:
+			switch response := string(p.Response); p.Type {
+			case schema.PartToolCall:
 				tries[step]++
-			case p.Type == schema.PartToolCallResponse:
+			case schema.PartToolCallResponse:
 				done[step] = done[step] || !p.IsError || strings.Contains(response, "denied") || strings.Contains(response, "abandoned")
 			}
 		}
@@ -273,10 +273,9 @@ func testDeploys(t *testing.T, before *edition, work func(*edition, *Outside) pu
 				}
 				return is || refused > 0 && strings.HasPrefix(line, "people are asked ") // about the call in its place
 			})
-			counts, _ := d.trial.counted()
-			for effect, times := range counts {
-				if times != 1 {
-					d.addf("%s %d times", effect, times)
+			for effect, made := range d.trial.made() {
+				if len(made) != 1 {
+					d.addf("%s %d times", effect, len(made))
 				}
 			}
 			if len(d.lines) > 0 {

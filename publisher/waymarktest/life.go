@@ -133,12 +133,9 @@ func (c *crashes) try(p *point) *trial {
 		w.must(stored.Err, "store event %s", e.ID)
 		last = stored.Stream
 	}
-	most := c.spec.lives
-	if most == 0 {
-		most = 20
-		for _, whole := range c.whole {
-			most += whole.events
-		}
+	most := 20
+	for _, whole := range c.whole {
+		most += whole.events
 	}
 	for n := 1; ; n++ {
 		t.lives = n

@@ -40,9 +40,7 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 	if err != nil {
 		tb.Fatalf("waymarktest: replay: %v", err)
 	}
-	c := r.trials(Start(tb), config, agent)
-	c.spec.lives = 1
-	t := c.try(nil)
+	t := r.trials(Start(tb), config, agent).try(nil)
 	if said := r.divergence(t); said != "" {
 		tb.Errorf("waymarktest: run %s, replayed from %s, diverges from its record:\n%s", r.state.Head.Run, file, said)
 		return
