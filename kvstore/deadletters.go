@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -37,14 +36,8 @@ const (
 	headerLetterCut         = "Waymark-Cut-Bytes"
 )
 
-const (
-	// maxDetail bounds the description of a letter, in bytes.
-	maxDetail = 1024
-	// MaxLetters is the most dead letters that one List returns.
-	MaxLetters = 256
-	// letterBytes bounds the answer to one List.
-	letterBytes = 4 << 20
-)
+// maxDetail bounds the description of a letter, in bytes.
+const maxDetail = 1024
 
 // DeadLetter is a rejected message of an event stream with the reason, complete unless it is cut.
 type DeadLetter struct {
@@ -64,14 +57,8 @@ type DeadLetter struct {
 	Body    []byte
 	Stored  time.Time
 	// Cut is the size of Header and Body if they do not fit into a letter, which is then filed without them. Set by
-	// PutBatch and List.
+	// PutBatch.
 	Cut int
-
-	// Number of the letter in its stream and the time of Filed. Set by List.
-	Number uint64
-	Filed  time.Time
-	// Err says why a stored letter cannot be read; then Body holds it as stored. Set by List.
-	Err error
 }
 
 // DeadLetters is a fleet's stream of rejected messages.
@@ -177,83 +164,6 @@ func (d *DeadLetters) message(l *DeadLetter) (*nats.Msg, error) {
 		header[headerLetterRun] = []string{l.Run}
 	}
 	return &nats.Msg{Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run), Header: header, Data: data}, nil
-}
-
-// LetterFilter selects dead letters; empty fields match all.
-type LetterFilter struct {
-	// Reason of the rejection.
-	Reason schema.Reason
-	// Run, or "_" for the messages whose run has no valid name.
-	Run string
-}
-
-// List returns up to limit letters, at most [MaxLetters] and 4 MiB, oldest first, from the first after the
-// letter numbered after, and the after of the next page, 0 at the end. It may be stale.
-func (d *DeadLetters) List(ctx context.Context, filter LetterFilter, after uint64, limit int) (letters []DeadLetter, next uint64, err error) {
-	reason, run := "*", "*"
-	if filter.Reason != "" {
-		if !slices.Contains(schema.Reasons(), filter.Reason) {
-			return nil, 0, fmt.Errorf("list dead letters: unknown reason %.40q", filter.Reason)
-		}
-		reason = string(filter.Reason)
-	}
-	if filter.Run != "" {
-		if filter.Run != "_" && !schema.ValidName(filter.Run) {
-			return nil, 0, fmt.Errorf("list dead letters: %w", &schema.NameError{What: "run id", Name: filter.Run})
-		}
-		run = filter.Run
-	}
-	if limit < 1 {
-		return nil, 0, fmt.Errorf("list dead letters: limit is %d, use 1 or more", limit)
-	}
-	subject := strings.TrimSuffix(schema.DeadLetterSubjects(d.fleet), ">") + reason + "." + run
-	req := jsapi.GetRequest{Seq: after + 1, NextFor: subject, Batch: min(limit, MaxLetters), MaxBytes: letterBytes}
-	end, err := d.bucket.direct(ctx, req, func(e entry) { letters = append(letters, letterOf(e)) })
-	if err != nil {
-		return nil, 0, fmt.Errorf("list dead letters of fleet %s: %w", d.fleet, err)
-	}
-	if end.pending > 0 && len(letters) > 0 {
-		next = letters[len(letters)-1].Number
-	}
-	return letters, next, nil
-}
-
-// letterOf reads a stored letter. An unreadable one is returned with its error, so that a list does not end there.
-func letterOf(e entry) DeadLetter {
-	h := e.header
-	l := DeadLetter{
-		Reason: schema.Reason(h.Get(headerLetterReason)), Detail: h.Get(headerLetterDetail), Run: h.Get(headerLetterRun),
-		EventStream: h.Get(headerLetterStream), Incarnation: h.Get(headerLetterIncarnation), Subject: h.Get(headerLetterSubject),
-		Body: e.value, Number: uint64(e.rev), Filed: e.stored,
-	}
-	fail := func(err error) DeadLetter {
-		l.Err = fmt.Errorf("dead letter %d: %w: %w", e.rev, ErrCorrupt, err)
-		return l
-	}
-	sequence, err := strconv.ParseUint(h.Get(headerLetterSequence), 10, 64)
-	if err != nil {
-		return fail(err)
-	}
-	l.Stream = schema.StreamSequence(sequence)
-	if l.Stored, err = time.Parse(time.RFC3339Nano, h.Get(headerLetterStored)); err != nil {
-		return fail(err)
-	}
-	n, err := strconv.Atoi(h.Get(headerLetterBytes))
-	if err != nil || n < 0 || n > len(e.value) {
-		return fail(fmt.Errorf("header block of %.20q bytes", h.Get(headerLetterBytes)))
-	}
-	if n > 0 {
-		if l.Header, err = nats.DecodeHeadersMsg(e.value[:n]); err != nil {
-			return fail(err)
-		}
-	}
-	if cut := h.Get(headerLetterCut); cut != "" {
-		if l.Cut, err = strconv.Atoi(cut); err != nil || l.Cut <= 0 || len(e.value) > 0 {
-			return fail(fmt.Errorf("cut by %.20q bytes, with content of %d", cut, len(e.value)))
-		}
-	}
-	l.Body = e.value[n:]
-	return l
 }
 
 const blockStart = "NATS/1.0\r\n"

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -52,12 +53,9 @@ func TestDeadLetter_Message_KeptWhole(t *testing.T) {
 		l.Header, l.Body, l.Detail = msg.Header, msg.Data, "line\r\nbreak \x1b[31m"
 		require.NoError(t, file(t, d, l))
 	}
-	list, next, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
-	require.Zero(t, next)
+	list := fleettest.Letters(t, b.js, "alpha")
 	require.Len(t, list, 4, "no header of an original had power over the stream")
 	first := list[0]
-	require.NoError(t, first.Err)
 	require.Equal(t, map[string][]string{
 		"Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}, "Nats-Msg-Id": {"mine"}, "ce-id": {"a", "b"}, "CE-ID": {"c"},
 		"Nats-Expected-Last-Sequence": {"99"}, "Status": {"404"}, "Waymark-Reason": {"forged"}, "x": {""}, "odd name": {"ü\u202e"},
@@ -71,7 +69,6 @@ func TestDeadLetter_Message_KeptWhole(t *testing.T) {
 	require.Equal(t, "2026-01-01T00:00:00Z", first.Incarnation)
 	require.Equal(t, "waymark.events.alpha.0.run-1", first.Subject)
 	require.Equal(t, time.Unix(1700000000, 5).UTC(), first.Stored)
-	require.False(t, first.Filed.IsZero())
 	require.Equal(t, "plain", string(list[1].Body))
 	require.Empty(t, list[1].Header)
 	require.Empty(t, list[2].Body)
@@ -101,12 +98,8 @@ func TestDeadLetter_LargestMessage_Fits(t *testing.T) {
 		l.Incarnation = name
 		require.NoError(t, file(t, letters(t, b), l), name)
 	}
-	list, _, err := letters(t, b).List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
+	list := fleettest.Letters(t, b.js, "alpha")
 	require.Len(t, list, 2)
-	for _, l := range list {
-		require.NoError(t, l.Err)
-	}
 }
 
 func TestDeadLetter_Repeated_FiledOnce(t *testing.T) {
@@ -120,60 +113,8 @@ func TestDeadLetter_Repeated_FiledOnce(t *testing.T) {
 	require.NoError(t, file(t, d, l), "the same sequence of another incarnation is another message")
 	l.Body = []byte("[")
 	require.NoError(t, file(t, d, l), "and so is another message at a sequence that damage freed")
-	list, _, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
+	list := fleettest.Letters(t, b.js, "alpha")
 	require.Len(t, list, 3)
-}
-
-func TestDeadLetters_List_FilteredAndPaged(t *testing.T) {
-	t.Parallel()
-	d := letters(t, newBench(t))
-	list, next, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
-	require.Empty(t, list)
-	require.Zero(t, next)
-	for i := range 10 {
-		reason, run := schema.ReasonFenced, "run-1"
-		if i%2 == 1 {
-			reason, run = schema.ReasonGap, "not valid"
-		}
-		require.NoError(t, file(t, d, letter(schema.StreamSequence(i+1), reason, run))) //nolint:gosec // small
-	}
-	var got []schema.StreamSequence
-	for pages, after := 0, uint64(0); ; pages++ {
-		require.Less(t, pages, 3)
-		list, after, err = d.List(t.Context(), kvstore.LetterFilter{Reason: schema.ReasonFenced}, after, 2)
-		require.NoError(t, err)
-		for _, l := range list {
-			got = append(got, l.Stream)
-		}
-		if after == 0 {
-			break
-		}
-	}
-	require.Equal(t, []schema.StreamSequence{1, 3, 5, 7, 9}, got)
-	list, _, err = d.List(t.Context(), kvstore.LetterFilter{Run: "_"}, 0, 100)
-	require.NoError(t, err)
-	require.Len(t, list, 5)
-	require.Empty(t, list[0].Run)
-	for _, f := range []kvstore.LetterFilter{{Reason: ">"}, {Run: "*"}, {Run: "a.b"}} {
-		_, _, err = d.List(t.Context(), f, 0, 1)
-		require.Error(t, err)
-	}
-}
-
-func TestDeadLetters_Unreadable_ListContinues(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	_, err := b.js.Publish(t.Context(), schema.DeadLetterSubject("alpha", schema.ReasonGap, "run-1"), []byte("junk"))
-	require.NoError(t, err)
-	require.NoError(t, file(t, letters(t, b), letter(1, schema.ReasonGap, "run-1")))
-	list, _, err := letters(t, b).List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
-	require.Len(t, list, 2)
-	require.ErrorIs(t, list[0].Err, kvstore.ErrCorrupt)
-	require.Equal(t, "junk", string(list[0].Body))
-	require.NoError(t, list[1].Err)
 }
 
 func TestDeadLetter_Incomplete_Refused(t *testing.T) {
@@ -246,12 +187,8 @@ func TestDeadLetters_TooLargeLetter_IsFiledWithoutItsContent(t *testing.T) {
 	require.NoError(t, errs[1])
 	require.ErrorIs(t, errs[2], kvstore.ErrTooLarge)
 	require.NoError(t, errs[3])
-	list, _, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
+	list := fleettest.Letters(t, b.js, "alpha")
 	require.Len(t, list, 3)
-	for _, l := range list {
-		require.NoError(t, l.Err)
-	}
 	at := map[schema.StreamSequence]kvstore.DeadLetter{}
 	for _, l := range list {
 		at[l.Stream] = l

@@ -2,6 +2,7 @@ package fold_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -91,10 +93,7 @@ func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 	require.EqualValues(t, n+1, filed+dropped)
 	require.GreaterOrEqual(t, dropped, int64(fold.LettersOfRun), "some are allowed by the time that passed")
 	require.GreaterOrEqual(t, filed, int64(fold.LettersOfRun+1))
-	dead, err := kvstore.NewDeadLetters(w.JS, "default")
-	require.NoError(t, err)
-	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)
-	require.NoError(t, err)
+	list := slices.DeleteFunc(fleettest.Letters(t, w.JS, "default"), func(l kvstore.DeadLetter) bool { return l.Run != "run-1" })
 	require.Len(t, list, 1, "the letters of another run have their own quota")
 	require.WithinDuration(t, time.Now(), list[0].Stored, time.Hour, "when the server stored the message")
 	require.EqualValues(t, 0, f.Stats().Failures.Load())
@@ -108,10 +107,7 @@ func TestFold_DeadLetterTooLarge_ShardGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	f, _ := w.Fold(fold.Config{})
 	awaitFolded(t, f, 1)
-	dead, err := kvstore.NewDeadLetters(w.JS, "default")
-	require.NoError(t, err)
-	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
+	list := fleettest.Letters(t, w.JS, "default")
 	require.Len(t, list, 1)
 	require.Equal(t, 4<<10, list[0].Cut)
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -248,10 +249,7 @@ func TestWorker_RejectedEvents_DeadLetteredWithoutBlocking(t *testing.T) {
 	good.Start()
 	at := good.TurnOf(10)
 	w.Await("the other run", func(c *schema.Checkpoint) bool { return c.Run == "run-2" && c.Position.Stream >= at })
-	dead, err := kvstore.NewDeadLetters(w.JS, "default")
-	require.NoError(t, err)
-	letters, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
-	require.NoError(t, err)
+	letters := fleettest.Letters(t, w.JS, "default")
 	require.Len(t, letters, 2)
 	require.Equal(t, schema.ReasonNotCloudEvent, letters[0].Reason)
 	require.Equal(t, "garbage", string(letters[0].Body))

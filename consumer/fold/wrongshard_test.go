@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,11 +38,9 @@ func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	w.Writer(wrong).Start()
 	folds(runIn(t, "right", 0))
 	require.EqualValues(t, 1, f.Stats().DeadLetters.Load())
-	dead, err := kvstore.NewDeadLetters(w.JS, "default")
-	require.NoError(t, err)
-	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: wrong}, 0, 10)
-	require.NoError(t, err)
+	list := fleettest.Letters(t, w.JS, "default")
 	require.Len(t, list, 1)
+	require.Equal(t, wrong, list[0].Run)
 	require.Equal(t, schema.ReasonWrongShard, list[0].Reason)
 	require.Contains(t, list[0].Detail, "belongs to shard 1: publish its events on waymark.events.default.1."+wrong)
 }

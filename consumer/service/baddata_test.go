@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -124,10 +125,7 @@ func TestRead_OneDamagedRunOfHundred_OthersUndisturbed(t *testing.T) {
 	}
 	w.awaitFolded(last)
 
-	dead, err := kvstore.NewDeadLetters(w.JS, "default")
-	require.NoError(t, err)
-	letters, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 100)
-	require.NoError(t, err)
+	letters := fleettest.Letters(t, w.JS, "default")
 	var told []schema.Reason
 	for _, l := range letters {
 		require.Equal(t, "bad", l.Run)
