@@ -65,31 +65,19 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	}
 }
 
-// JoinedCalls returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
-// filled in from the calls that they name, and those calls, by message and part; nil where a part names none. The state
-// is not changed.
-//
-// A part names its call by id and, where given, by call_turn and occurrence. Without them, the k-th part of a turn
-// with an id means the k-th call of the turn with that id. If the message's turn has no such call, the latest earlier
-// turn with one is used.
-func (s *State) JoinedCalls() ([]StateMessage, [][]*Call) {
-	out, named := s.joined()
-	calls := make([][]*Call, len(named))
-	for i := range named {
-		for j := range named[i] {
-			calls[i] = append(calls[i], named[i][j].Call)
-		}
-	}
-	return out, calls
-}
-
 // namedCall is the call that a part names, nil for none. whole: the part has the call's own arguments or response.
 type namedCall struct {
 	*Call
 	whole bool
 }
 
-// joined is JoinedCalls; it says of each call whether the part has the call's own content.
+// joined returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
+// filled in from the calls that they name, and those calls, by message and part; nil where a part names none. The state
+// is not changed.
+//
+// A part names its call by id and, where given, by call_turn and occurrence. Without them, the k-th part of a turn
+// with an id means the k-th call of the turn with that id. If the message's turn has no such call, the latest earlier
+// turn with one is used.
 func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 	find := s.callFinder()
 	out, named = slices.Clone(s.Messages), make([][]namedCall, len(s.Messages))

@@ -53,9 +53,9 @@ type Part struct {
 	CallTurn int32 `json:"call_turn,omitzero" check:"min=0"`
 	// Name of the tool, for tool_call.
 	Name string `json:"name,omitzero" content:"name"`
-	// Arguments of a tool_call. Empty when the event tool.called has them; [State.JoinedCalls] fills it.
+	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Conversation] fills it.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
-	// Response of a tool_call_response. Empty when tool.returned has it; [State.JoinedCalls] fills it.
+	// Response of a tool_call_response. Empty when tool.returned has it; [State.Conversation] fills it.
 	Response jsontext.Value `json:"response,omitzero" content:"large"`
 	// IsError says of a tool_call_response that the response is an error. Events need not have it, because their calls
 	// do; [State.Conversation] sets it.

@@ -450,7 +450,7 @@ func (tr *transcript) member(name string) []string {
 
 func (tr *transcript) messages() []string {
 	var out []string
-	joined, _ := tr.state.JoinedCalls()
+	joined := tr.state.Joined()
 	for _, m := range joined {
 		line := fmt.Sprintf("turn %d %s:", m.Turn, m.Role)
 		for _, p := range m.Parts {

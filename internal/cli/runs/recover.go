@@ -194,6 +194,6 @@ func printSettled(a *base.App, r schema.SettleRequest, reply *schema.ControlRepl
 	if a.Quiet {
 		return nil
 	}
-	return output.Fields(a.Stdout, output.PastLabel("settled", reply.Already), fmt.Sprintf("%s as %s", r.CallKey.Text(), r.How), output.ByLabel(reply.By), reply.By,
+	return output.Fields(a.Stdout, output.PastLabel("settled", reply.Already), fmt.Sprintf("%s as %s", r.Text(), r.How), output.ByLabel(reply.By), reply.By,
 		"event", reply.EventID, "position", output.Number(reply.Stream))
 }
