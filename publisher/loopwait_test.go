@@ -91,6 +91,9 @@ func TestLoop_ToolAwaitsSignalDetached_NeedsNoCapacity(t *testing.T) {
 		require.False(t, head.Interrupts[0].NeedsPerson())
 		require.Zero(t, head.Stalled)
 	}
+	wait := w.fold("r1").Head.Interrupts[0]
+	err := w.fleet(named("ann")).Input(t.Context(), "r1", publisher.Input{InterruptID: wait.InterruptID, EventID: wait.Position.ID, Payload: raw(`"hurry"`)})
+	require.ErrorIs(t, err, publisher.ErrConflict, "an answer would not reach the tool")
 	require.NoError(t, w.fleet(named("ann")).Signal(t.Context(), "r1", publisher.SignalSpec{Name: "hurry"}))
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	sent := m.sent()

@@ -112,6 +112,9 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
 	}
+	if o.Reason == schema.WaitSignal && req.Status == schema.InputResolved {
+		return nil, schema.Fail(schema.CodeConflict, "Send it with waymark.signal; that ends the waiting, too.", "interrupt %.80q waits for a message to the run", o.InterruptID)
+	}
 	return o, nil
 }
 
