@@ -246,8 +246,8 @@ func (h *Head) noteGap(g Gap) {
 	}
 }
 
-// NoteLost records that the log has lost events of the run, its last one for example, or that it has them after all:
-// another replica leads. It is false if the head says so already.
+// NoteLost records that the log has lost the run, its last event included, or that it has it after all: another replica
+// leads. It is false if the head says so already.
 func (h *Head) NoteLost(lost bool) bool {
 	gap := Gap{Epoch: h.Epoch, From: h.Sequence, To: h.Sequence, Reason: ReasonLost, At: h.Position}
 	i := slices.Index(h.Gaps, gap)

@@ -20,9 +20,9 @@ const (
 	lossesPage = 128
 )
 
-// losses finds live runs whose events are gone from the log, as after nats stream purge. Only sealed events are ever
-// removed, and never a run's last one. All live runs are compared once in a term, and again when the log has lost more
-// messages than the purger removed.
+// losses finds live runs that are gone from the log, as after nats stream purge. The purger never removes a run's last
+// event. All live runs are compared once in a term, and again when the log has lost more messages than the purger
+// removed. A run that lost only earlier events goes on by its checkpoint; reads of its content name them.
 type losses struct {
 	// due: a comparison is to begin. checking: one is under way, behind the run after; began is when.
 	due, checking bool
@@ -58,7 +58,7 @@ func (s *term) checkLosses(ctx context.Context) error {
 		if c == nil || c.Incarnation != s.incarnation {
 			continue
 		}
-		has, err := s.logHas(ctx, c.Run, c.TailEvents)
+		has, err := s.logHas(ctx, c.Run)
 		if err == nil && (!has || !c.Complete()) {
 			err = s.noteLoss(ctx, c.Run)
 		}
@@ -70,8 +70,8 @@ func (s *term) checkLosses(ctx context.Context) error {
 	return nil
 }
 
-// logHas reports whether the log has so many messages of a run, and one at least. A leader that lags behind tells nothing.
-func (s *term) logHas(ctx context.Context, run string, events int64) (bool, error) {
+// logHas reports whether the log has a message of a run. A leader that lags behind tells nothing.
+func (s *term) logHas(ctx context.Context, run string) (bool, error) {
 	stream, err := s.js.Stream(ctx, s.names.EventStream())
 	if err != nil {
 		return false, fmt.Errorf("event stream %s: %w", s.names.EventStream(), err)
@@ -81,8 +81,7 @@ func (s *term) logHas(ctx context.Context, run string, events int64) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("run %s: %w", run, err)
 	}
-	lags := info.State.LastSeq < uint64(s.mark.Position.Stream)
-	return lags || int64(info.State.Subjects[subject]) >= max(events, 1), nil //nolint:gosec // a number of messages
+	return info.State.Subjects[subject] > 0 || info.State.LastSeq < uint64(s.mark.Position.Stream), nil
 }
 
 // noteLoss looks again, by the state of this worker, and marks the run as incomplete, or takes the mark back. The
@@ -100,11 +99,7 @@ func (s *term) noteLoss(ctx context.Context, id string) error {
 		r = &run{id: id, revision: rev, tail: tailbuffer{room: &s.room}}
 		s.resume(r, c)
 	}
-	unsealed := r.tailEvents
-	for i := range r.cuts {
-		unsealed += r.cuts[i].events
-	}
-	has, err := s.logHas(ctx, id, unsealed)
+	has, err := s.logHas(ctx, id)
 	if err != nil || !r.head.NoteLost(!has) {
 		return err
 	}
