@@ -153,7 +153,7 @@ func TestLiveEntry_LargestHead_Bounded(t *testing.T) {
 	name := strings.Repeat("x", schema.MaxName)
 	l := schema.Live{
 		Format: schema.LiveFormat, Run: name, Agent: name, Executor: name, Instance: name, Status: schema.StatusInterrupted,
-		Epoch: 1<<32 - 1, Stalled: 1 << 30, CancelRequested: true, ExpiresAt: "2026-01-02T03:04:05.123456789+12:34", Since: "2026-01-02T03:04:05.123456789+12:34",
+		Epoch: 1<<32 - 1, Stalled: 1 << 30, Attended: true, ExpiresAt: "2026-01-02T03:04:05.123456789+12:34", Since: "2026-01-02T03:04:05.123456789+12:34",
 		Labels: map[string]string{},
 	}
 	for i := range schema.MaxLabels {

@@ -82,10 +82,10 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 			if d.Unheld && h.Stalled > 0 {
 				h.Stalled-- // its executor never knew of it
 			}
-			h.leave(StatusOrphaned)
+			h.leave(StatusOrphaned, false)
 		}
 	case *RunInterruptedData:
-		h.leave(StatusInterrupted)
+		h.leave(StatusInterrupted, d.Reason == InterruptedWaiting)
 		waits := d.Reason == InterruptedWaiting && h.Status == StatusWaiting
 		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnavailable || waits; uncounted && h.Stalled > 0 {
 			h.Stalled-- // its executor was stopped, lacks a key or an answer, or started to wait after a signal: no fault of the run
@@ -378,10 +378,17 @@ func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 	}
 }
 
-// leave records that the run has no executor any more. A waiting run goes on waiting.
-func (h *Head) leave(as Status) {
+// HasWork reports whether there is something for an executor to do: a run that waits has a request to cancel, or a signal
+// that no turn was started with; any other run has not ended.
+func (h *Head) HasWork() bool {
+	return !h.Status.Terminal() && (len(h.Interrupts) == 0 || h.CancelRequested || slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 }))
+}
+
+// leave records that the run has no executor any more. Without work a waiting run goes on waiting, and with signals that
+// its executor has read.
+func (h *Head) leave(as Status, read bool) {
 	h.Status = as
-	if len(h.Interrupts) > 0 && !h.CancelRequested {
+	if !h.HasWork() || read && len(h.Interrupts) > 0 && !h.CancelRequested {
 		h.Status, h.Unattended = StatusWaiting, as
 	}
 }

@@ -269,10 +269,11 @@ type Live struct {
 	Epoch      Epoch      `json:"epoch"`
 	// RequestID of the takeover that opened the epoch: it lets a repeated claim find the run of the first try.
 	RequestID string `json:"request_id,omitzero"`
-	// KeyIDs, Stalled and CancelRequested as in [Head].
-	KeyIDs          []string `json:"key_ids,omitzero"`
-	Stalled         int      `json:"claims_without_progress,omitzero"`
-	CancelRequested bool     `json:"cancel_requested,omitzero"`
+	// KeyIDs and Stalled as in [Head].
+	KeyIDs  []string `json:"key_ids,omitzero"`
+	Stalled int      `json:"claims_without_progress,omitzero"`
+	// Attended: the run has an executor, and work for it; see [Head.HasWork].
+	Attended bool `json:"attended,omitzero"`
 	// ExpiresAt is when the run's first wait expires, by the server's clock; empty means never.
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Offers are the agents that the run's hand-offs are offered to: "" for a continuation by the run's own agent.
@@ -372,7 +373,7 @@ func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
 		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
-		KeyIDs: slices.Clone(h.KeyIDs), CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
+		KeyIDs: slices.Clone(h.KeyIDs), Attended: h.Unattended == "" && !h.Status.Claimable() && h.HasWork(), Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
 		Gapped: !h.Complete(), Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
@@ -387,7 +388,7 @@ func LiveOf(h *Head) Live {
 // Same reports whether two entries are equal except for Since.
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
-		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
+		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.ExpiresAt == o.ExpiresAt &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)
 }

@@ -32,7 +32,7 @@ func TestLiveEntry_Fields_ForLivenessAndClaims(t *testing.T) {
 	l := schema.LiveOf(&h)
 	require.Equal(t, schema.Live{
 		Format: schema.LiveFormat, Run: "r1", Agent: "coder", Executor: "ex-1", Instance: "a1", Labels: map[string]string{"team": "blue"},
-		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, CancelRequested: true, Since: "2026-03-01T12:00:05Z",
+		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, Attended: true, Since: "2026-03-01T12:00:05Z",
 		ExpiresAt: "2026-03-01T14:30:00+02:00", // half an hour before 13:00 in UTC, though the text sorts behind it
 		Offers:    []string{"tester", ""},
 		Attention: l.Attention,

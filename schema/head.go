@@ -117,7 +117,7 @@ type OpenCall struct {
 	// Since is the time of the event tool.called.
 	Since string `json:"since,omitzero" check:"time"`
 	// Epoch in which it was called or last reopened; 0 for a requested call that a fork took over.
-	Epoch Epoch `json:"epoch"`
+	Epoch Epoch     `json:"epoch"`
 	State CallState `json:"state" check:"oneof=requested|requested_again|begun|in_doubt|held|late_result"`
 	// Decision is ask or deny while the latest decision does not allow the call: it cannot begin.
 	Decision string `json:"decision,omitzero" check:"oneof=ask|deny"`

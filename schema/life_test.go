@@ -32,9 +32,9 @@ func lifeState(h *schema.Head) string {
 	}
 }
 
-// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off and an open signal.
-// In a waiting state it has the given number of waits. ended is how it ended.
-func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRun {
+// lifeRun is a run in one of the states. It has an open turn, a call in doubt and an open hand-off, and an open signal if
+// asked. In a waiting state it has the given number of waits. ended is how it ended.
+func lifeRun(t *testing.T, state string, waits int, unread bool, ended schema.Status) *testRun {
 	t.Helper()
 	r := newTestRun(t)
 	if state == "new" {
@@ -47,7 +47,9 @@ func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRu
 	r.takeover("ex-2")
 	must(r.write(&schema.HandoffOfferedData{HandoffID: "h-1", Reason: "error"}, 0))
 	control := func(d schema.Data) { must(r.event(r.makeControl(d, r.head.Epoch))) }
-	control(&schema.SignalSentData{SignalID: "s-1", Name: "note"})
+	if unread {
+		control(&schema.SignalSentData{SignalID: "s-1", Name: "note"})
+	}
 	if strings.HasPrefix(state, "waiting") {
 		for i := range waits {
 			must(r.write(&schema.RunWaitingData{InterruptID: fmt.Sprintf("i-%d", i+1), Reason: schema.WaitHumanInput}, 0))
@@ -77,6 +79,8 @@ type lifeEvent struct {
 	data  schema.Data
 	// control: it comes from the daemon or an operator.
 	control bool
+	// unread: the run has a signal that no turn was started with.
+	unread bool
 }
 
 // lifeEvents has every type of the vocabulary, in each of the forms that may differ.
@@ -89,35 +93,43 @@ func lifeEvents() []lifeEvent {
 			for _, reason := range []string{"claim", "input", "reopen", "request", "restart", "rewind"} {
 				again := *d
 				again.Reason, again.To = reason, nil
-				events = append(events, lifeEvent{name + " " + reason, 1, &again, true})
+				events = append(events, lifeEvent{name + " " + reason, 1, &again, true, false})
 			}
 		case *schema.RunInputData:
-			events = append(events, lifeEvent{name + ", the last answer", 1, d, true}, lifeEvent{name + ", one of several", 2, d, true})
+			events = append(events, lifeEvent{name + ", the last answer", 1, d, true, false}, lifeEvent{name + ", one of several", 2, d, true, false})
+		case *schema.RunOrphanedData:
+			events = append(events, lifeEvent{name + ", no unread signal", 1, d, true, false}, lifeEvent{name + ", an unread signal", 1, d, true, true})
+		case *schema.RunInterruptedData:
+			told := &schema.RunInterruptedData{Reason: schema.InterruptedWaiting}
+			events = append(events, lifeEvent{name + ", no unread signal", 1, d, false, false}, lifeEvent{name + ", reason waiting", 1, told, false, true},
+				lifeEvent{name + ", an unread signal", 1, d, false, true})
+		case *schema.SignalConsumedData:
+			events = append(events, lifeEvent{name, 1, d, false, true})
 		case *schema.RunStartedData:
-			events = append(events, lifeEvent{name, 1, d, false})
+			events = append(events, lifeEvent{name, 1, d, false, false})
 		case *schema.RunEndedData:
 			for _, status := range []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled} {
-				events = append(events, lifeEvent{name + " " + string(status), 1, &schema.RunEndedData{Status: string(status)}, false})
+				events = append(events, lifeEvent{name + " " + string(status), 1, &schema.RunEndedData{Status: string(status)}, false, false})
 			}
 		case *schema.HandoffOfferedData:
-			events = append(events, lifeEvent{name, 1, &schema.HandoffOfferedData{HandoffID: "h-2", Reason: "error"}, false})
+			events = append(events, lifeEvent{name, 1, &schema.HandoffOfferedData{HandoffID: "h-2", Reason: "error"}, false, false})
 		case *schema.HandoffAcceptedData:
-			events = append(events, lifeEvent{name, 1, &schema.HandoffAcceptedData{HandoffID: "h-1"}, true})
+			events = append(events, lifeEvent{name, 1, &schema.HandoffAcceptedData{HandoffID: "h-1"}, true, false})
 		case *schema.ToolSettledData:
 			again := &schema.ToolSettledData{ToolCallID: d.ToolCallID, How: schema.SettledRerun}
 			over := &schema.ToolSettledData{ToolCallID: d.ToolCallID, How: schema.SettledAbandoned}
-			events = append(events, lifeEvent{name + " by the executor", 1, over, false}, lifeEvent{name + " as rerun by an operator", 1, again, true},
-				lifeEvent{name + " otherwise by an operator", 1, over, true})
+			events = append(events, lifeEvent{name + " by the executor", 1, over, false, false}, lifeEvent{name + " as rerun by an operator", 1, again, true, false},
+				lifeEvent{name + " otherwise by an operator", 1, over, true, false})
 		case *schema.TurnAnsweredData:
-			events = append(events, lifeEvent{name, 1, &schema.TurnAnsweredData{Turn: 1, Message: d.Message}, false})
+			events = append(events, lifeEvent{name, 1, &schema.TurnAnsweredData{Turn: 1, Message: d.Message}, false, false})
 		case *schema.TurnStartedData:
-			events = append(events, lifeEvent{name, 1, &schema.TurnStartedData{Turn: 1}, false})
+			events = append(events, lifeEvent{name, 1, &schema.TurnStartedData{Turn: 1}, false, false})
 		case *schema.SignalSentData:
-			events = append(events, lifeEvent{name, 1, &schema.SignalSentData{SignalID: "s-2", Name: "note"}, true})
+			events = append(events, lifeEvent{name, 1, &schema.SignalSentData{SignalID: "s-2", Name: "note"}, true, false})
 		case *schema.ToolCalledData:
-			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
+			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false, false})
 		default:
-			events = append(events, lifeEvent{name, 1, d, schema.ControlOnly(name)})
+			events = append(events, lifeEvent{name, 1, d, schema.ControlOnly(name), false})
 		}
 	}
 	return events
@@ -126,7 +138,7 @@ func lifeEvents() []lifeEvent {
 // happen returns the state after an event, or "refused".
 func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) string {
 	t.Helper()
-	r := lifeRun(t, state, l.waits, ended)
+	r := lifeRun(t, state, l.waits, l.unread, ended)
 	turn := int32(0)
 	if strings.HasPrefix(l.name, "tool.") {
 		turn = 1

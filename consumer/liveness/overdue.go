@@ -77,7 +77,7 @@ func (h *Heartbeats) overdueRuns() map[string]struct{} {
 
 // overdueOf returns the overdue work of a run, the oldest first, as reported by its executor.
 func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
-	if !attended(l) {
+	if !l.Attended {
 		return nil
 	}
 	h.mu.Lock()

@@ -174,15 +174,10 @@ func (w *Sweeper) perTick() int {
 	return max(int(float64(w.cfg.PerSecond)*w.every().Seconds()), 1)
 }
 
-// attended reports whether the run needs an executor. A waiting run does not.
-func attended(l *schema.Live) bool {
-	return l.Status == schema.StatusRunning || l.Status == schema.StatusWaiting && l.CancelRequested
-}
-
 // gone reports whether the run needs an executor and its own is silent for too long, or has left, or disowns the run.
 // No heartbeat since steady was missed.
 func (w *Sweeper) gone(e *entry, steady time.Time) bool {
-	if !attended(&e.live) || e.live.Executor == "" {
+	if !e.live.Attended || e.live.Executor == "" {
 		return false
 	}
 	since := later(e.held, steady)

@@ -190,6 +190,26 @@ func TestSweeper_CancelledWaitingRun_Claimable(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
+// The executor of a waiting run is killed. Its signal must not wait for the answer.
+func TestSweeper_SignalToAWaitingRun_Claimable(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	w.pass(20, nil)
+	r.stays(schema.StatusWaiting)
+	r.Control(&schema.SignalSentData{SignalID: "s1", Name: "note", By: "ann"})
+	w.pass(11, nil)
+	r.Becomes(schema.StatusOrphaned)
+	// The next executor reads the signal, and goes on to wait: then there is no work left.
+	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "claim", RequestID: "q1"})
+	r.Own(&schema.RunInterruptedData{Reason: schema.InterruptedWaiting})
+	w.pass(30, nil)
+	require.Equal(t, schema.StatusWaiting, r.Checkpoint().Status)
+	require.Equal(t, schema.StatusInterrupted, r.Checkpoint().Unattended)
+	require.EqualValues(t, 1, w.deps.Stats.Orphaned.Load())
+}
+
 func TestSweeper_WaitDeadline_ExpiresWait(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -62,7 +62,7 @@ type Model struct {
 	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
 	end, gone schema.Status
 	cancelled bool
-	// woken: a signal came while the run had no executor.
+	// woken: a signal came while the run had no executor, or its executor left it unread.
 	woken bool
 	// signals are those that are not consumed, in order.
 	signals []signal
@@ -436,7 +436,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.cancelled = true
 	case *schema.RunOrphanedData:
 		if m.gone == "" {
-			m.gone = schema.StatusOrphaned
+			m.gone, m.woken = schema.StatusOrphaned, m.unread()
 			if d.Unheld {
 				m.claims = max(m.claims-1, 0)
 			}
@@ -446,7 +446,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnavailable || waits {
 			m.claims = max(m.claims-1, 0)
 		}
-		m.gone = schema.StatusInterrupted
+		m.gone, m.woken = schema.StatusInterrupted, d.Reason != schema.InterruptedWaiting && m.unread()
 	case *schema.RunEndedData:
 		m.ended, m.end = true, schema.Status(d.Status)
 		clear(m.waits)

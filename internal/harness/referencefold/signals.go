@@ -87,3 +87,8 @@ func (m *Model) ofTurn() {
 func (m *Model) consume(which func(signal) bool) {
 	m.signals = slices.DeleteFunc(m.signals, which)
 }
+
+// unread reports whether there is a signal that no turn was started with.
+func (m *Model) unread() bool {
+	return slices.ContainsFunc(m.signals, func(s signal) bool { return s.turn == 0 })
+}
