@@ -54,7 +54,7 @@ func TestExecutor_PausedAndResumed_FencedResultAdopted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, epoch+1, head.Epoch)
 	require.Equal(t, "successor", head.Executor)
-	require.True(t, head.OpenCalls[0].State == schema.CallHeld, "the outcome of the call is unknown")
+	require.Equal(t, schema.CallHeld, head.OpenCalls[0].State, "the outcome of the call is unknown")
 
 	require.NoError(t, stopped.resume())
 	awaitStatus(t, fleet, run, schema.StatusCompleted)
