@@ -388,7 +388,9 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 			header, body := added.Encode()
 			refused(t, schema.ReasonInvalidData, &nats.Msg{Subject: n.EventSubject("refs"), Header: header, Data: body})
 		}
-		requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "get", "refs", "--view", "state"), `"messages": []`)
+		state := s.as(t, fleet, access.Observer, 0, "runs", "get", "refs", "--view", "state")
+		requireHas(t, state, `"dead_letters": 7`)
+		require.NotContains(t, state, `"messages"`)
 		same(t)
 	})
 

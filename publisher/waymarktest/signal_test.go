@@ -280,7 +280,7 @@ func TestSignals_LiveAndWaitingRuns_HeardAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	_, err = e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "asker", Agent: "asker"})
 	require.NoError(t, err)
-	w.Await("live", schema.StatusRunning)
+	w.Await("live", schema.StatusRunning, schema.StatusWaiting) // it waits as soon as it runs
 	sender := w.Fleet("sender", nil)
 	for n := range most {
 		id := fmt.Sprint("s", n)
