@@ -276,12 +276,24 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 		return nil, fmt.Errorf("run %s: %w: call %s of tool %s in turn %d has no outcome: record its outcome first, then continue the run",
 			r.id, ErrConflict, c.ToolCallID, c.Name, c.Turn)
 	}
-	offer, err := r.offerOnce(ctx, h)
-	if err != nil {
-		return nil, err
+	id := h.Data().HandoffID
+	offer, accepted := r.accepted(func(o *Offer) bool { return o.HandoffID == id })
+	if !accepted {
+		var err error
+		if offer, err = h.Offer(ctx); err != nil {
+			return nil, err
+		}
 	}
+	return r.giveAway(ctx, offer, spec, 0)
+}
+
+// giveAway accepts an offer, starts the child, and ends this run unless it has such signals.
+func (r *Run) giveAway(ctx context.Context, offer Offer, spec RunSpec, unless signalGuard) (*Run, error) {
 	if head := r.Head(); spec.contract() == (Contract{}) {
-		spec.Complete, spec.MaxTurns, spec.MaxTokens = head.CompletionTool, head.MaxTurns, head.MaxTokens
+		spec.MaxTurns, spec.MaxTokens = head.MaxTurns, head.MaxTokens
+		if cmp.Or(offer.Data.NextAgent, head.Agent) == head.Agent {
+			spec.Complete = head.CompletionTool // another agent has tools of its own
+		}
 	}
 	child, err := r.fleet.AcceptHandoff(ctx, offer, spec)
 	id := cmp.Or(offer.ChildRun, spec.ID, offer.childID())
@@ -291,25 +303,20 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 		return nil, err
 	}
 	// Whatever the child's state, it has the work: this run is done.
-	if end := r.endHandedOn(ctx, id); end != nil {
+	if end := r.endHandedOn(ctx, id, unless); end != nil {
 		return child, errors.Join(err, end)
 	}
 	return child, err
 }
 
-// offerOnce offers a hand-off, unless an earlier try has already had it accepted.
-func (r *Run) offerOnce(ctx context.Context, h *Handoff) (Offer, error) {
-	id := h.Data().HandoffID
-	var accepted *Offer
+// accepted returns an offer that an earlier try has already had accepted.
+func (r *Run) accepted(is func(*Offer) bool) (offer Offer, found bool) {
 	r.View(func(s *schema.State) {
-		for _, offer := range offersOf(s) {
-			if offer.HandoffID == id && offer.Status == schema.HandoffStatusAccepted {
-				accepted = &offer
+		for _, o := range offersOf(s) {
+			if o.Status == schema.HandoffStatusAccepted && is(&o) {
+				offer, found = o, true
 			}
 		}
 	})
-	if accepted != nil {
-		return *accepted, nil
-	}
-	return h.Offer(ctx)
+	return offer, found
 }

@@ -178,7 +178,7 @@ func (r *Run) uncompleted() error {
 }
 
 // endHandedOn ends a run whose work another run continues.
-func (r *Run) endHandedOn(ctx context.Context, child string) error {
-	_, err := r.publish(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true})
+func (r *Run) endHandedOn(ctx context.Context, child string, unless signalGuard) error {
+	_, err := r.publish(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true, unless: unless})
 	return err
 }

@@ -314,16 +314,13 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		return true, err
 	}
 	ended := func(with RunEnd) error { return l.run.End(ctx, with) }
+	if over, err := l.handOver(ctx, calls, results, !late); over || err != nil {
+		return l.run.Head().Status.Terminal(), err
+	}
 	for i, call := range calls {
 		if r := results[i]; call.Name == l.Complete && r.err == nil && (r.IsError == nil || !*r.IsError) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
 			return end(RunEnd{}, func(with RunEnd) error { return l.run.Complete(ctx, key, with) })
-		}
-	}
-	for i := range calls {
-		if t := l.tools[calls[i].Name]; t != nil && t.handsOver && results[i].err == nil {
-			err := l.handOver(ctx, &calls[i])
-			return err == nil, err
 		}
 	}
 	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/jsonschema-go/jsonschema"
@@ -21,11 +22,12 @@ type handover struct {
 
 // HandoffTool makes a tool with which the model of a [Loop] hands its run over to one of the agents. Once the calls of
 // the answer have their outcomes, the loop starts a child run of that agent with the same task, leaves it to the
-// executors of the agent, and ends its own run, as [Run.Continue] does. A message that follows the answer is answered
-// first; then the model calls the tool again.
+// executors of the agent, and ends its own run, as [Run.Continue] does. The child has the run's labels and limits. A
+// message that follows the answer is answered first, also one that comes when the child was started; the run then ends
+// without another call.
 func HandoffTool(name, description string, agents ...string) Tool {
 	t := NewTool(name, description, Pure, func(_ context.Context, to handover) (string, error) {
-		return "The work goes to " + to.Agent + ". If a message follows, answer it, then call " + name + " again.", nil
+		return "The work goes to " + to.Agent + ". If a message follows, answer it; then call " + name + " again.", nil
 	})
 	t.handsOver = true
 	if len(agents) == 0 {
@@ -45,37 +47,65 @@ func HandoffTool(name, description string, agents ...string) Tool {
 	return t
 }
 
-// handOver does what a returned call of a hand-off tool asks for. Each step is durable before the next: an executor that
-// finds the call returned does the rest.
-func (l *looping) handOver(ctx context.Context, call *ToolCall) error {
-	if err := l.recorded(); err != nil {
-		return err
-	}
+// handOver does what a returned call of a hand-off tool asks for, or what is left to do of a hand-off that was accepted.
+// It reports whether the work is given away. Each step is durable before the next: an executor that finds the call
+// returned does the rest. noSignals: with open signals, the run does not end; the model is told of them first.
+func (l *looping) handOver(ctx context.Context, calls []ToolCall, results []called, noSignals bool) (over bool, err error) {
 	run := l.run
+	offer, accepted := run.accepted(func(*Offer) bool { return true })
+	call := -1
+	if !accepted {
+		call = slices.IndexFunc(calls, func(c ToolCall) bool { t := l.tools[c.Name]; return t != nil && t.handsOver })
+		if call < 0 || results[call].err != nil {
+			return false, nil
+		}
+	}
+	if err := l.recorded(); err != nil {
+		return false, err
+	}
+	if !accepted {
+		if offer, err = l.offerBy(ctx, &calls[call]); err != nil {
+			return false, err
+		}
+	}
+	var spec RunSpec
+	run.View(func(s *schema.State) {
+		if s.Started != nil {
+			spec.Labels = s.Started.Labels
+		}
+	})
+	if spec.Task, err = run.Task(ctx); err != nil {
+		return false, err
+	}
+	var unless signalGuard
+	if noSignals {
+		unless = unlessOpen
+	}
+	child, err := run.giveAway(ctx, offer, spec, unless)
+	if child != nil {
+		left := fmt.Errorf("run %s: %w: it is left to the executors of agent %s", child.id, ErrStopped, offer.Data.NextAgent)
+		if failed := child.publishLast(ctx, left, draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}}); failed != nil {
+			child.ledger.release(left) // the heartbeats do not name it: it is orphaned
+		}
+	}
+	if errors.Is(err, ErrSignalled) || run.Head().Status.Terminal() && (errors.Is(err, ErrHandoffTaken) || errors.Is(err, ErrRunEnded)) {
+		err = nil // a signal arrived at this moment, or another executor started the child
+	}
+	return true, err
+}
+
+// offerBy offers the run's work as the call says.
+func (l *looping) offerBy(ctx context.Context, call *ToolCall) (Offer, error) {
 	var to handover
 	if err := jsonv2.Unmarshal(plainArguments(call.Arguments), &to); err != nil {
-		return fmt.Errorf("hand-off of run %s by call %s: %w", run.id, call.ID, err)
+		return Offer{}, fmt.Errorf("hand-off of run %s by call %s: %w", l.run.id, call.ID, err)
 	}
-	task, err := run.Task(ctx)
-	if err != nil {
-		return err
-	}
-	h := run.Handoff("task_complete").NextAgent(to.Agent).Decisions(to.Decisions...).Issues(to.Issues...)
-	if to.Agent != run.Head().Agent {
+	h := l.run.Handoff("task_complete").NextAgent(to.Agent).Decisions(to.Decisions...).Issues(to.Issues...)
+	if to.Agent != l.run.Head().Agent {
 		h.Kind(schema.HandoffTransfer)
 	}
 	for _, left := range to.Remaining {
 		h.Remaining(schema.HandoffRemaining{Description: left})
 	}
-	child, err := run.Continue(ctx, h, RunSpec{Task: task})
-	if child != nil {
-		left := fmt.Errorf("run %s: %w: it is left to the executors of agent %s", child.id, ErrStopped, to.Agent)
-		if failed := child.publishLast(ctx, left, draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}}); failed != nil {
-			child.ledger.release(left) // the heartbeats do not name it: it is orphaned
-		}
-	}
-	if run.Head().Status.Terminal() && (errors.Is(err, ErrHandoffTaken) || errors.Is(err, ErrRunEnded)) {
-		return nil // another executor started the child
-	}
-	return err
+	return h.Offer(ctx)
 }

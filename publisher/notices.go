@@ -35,7 +35,7 @@ func (f *Fleet) noticed(m *nats.Msg) {
 	case schema.RunClaimable:
 		f.calls.come()
 		return
-	case schema.EventRefused: // a handle has folded its own events, and knows
+	case schema.EventRefused: // a handle folds its own events before it publishes them
 		f.cfg.Logger.Warn().Str("run", n.Run).Str("event", n.Position.ID).Str("reason", string(n.Reason)).Str("detail", n.Detail).Msg("event refused by the fold")
 		return
 	}

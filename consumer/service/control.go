@@ -184,7 +184,7 @@ func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, c *chan
 	case err != nil:
 		return nil, err
 	case !found || schema.RequestOf(e) != c.name:
-		return nil, schema.Fail(schema.CodeDamaged, "It had its effect. See what is missing: waymark verify "+r.Run+".",
+		return nil, schema.Fail(schema.CodeDamaged, "The first try took effect. See what is missing: waymark verify "+r.Run+".",
 			"the event of this request's first try is no longer at %d in run %s", at, r.Run)
 	case c.same != nil:
 		err = c.same(e, refusal)

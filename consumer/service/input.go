@@ -108,12 +108,13 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 		return nil, schema.Fail(schema.CodeConflict, "Answer that one: "+hintRun,
 			"run %s asks another thing under %.80q now: %q", r.Run, o.InterruptID, cmp.Or(o.Message, o.Reason))
 	}
+	if o.Reason == schema.WaitSignal {
+		return nil, schema.Fail(schema.CodeConflict, "Send the run a signal with waymark.signal; that ends the waiting.",
+			"interrupt %.80q waits for a signal, and no executor would be told of an answer", o.InterruptID)
+	}
 	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
 		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
-	}
-	if o.Reason == schema.WaitSignal && req.Status == schema.InputResolved {
-		return nil, schema.Fail(schema.CodeConflict, "Send it with waymark.signal; that ends the waiting, too.", "interrupt %.80q waits for a message to the run", o.InterruptID)
 	}
 	return o, nil
 }

@@ -98,7 +98,7 @@ var fuzzed = map[string]string{
 	"internal/nats/natsconn.ReadState":          "- this user's own file, with the user's own rights",
 	"internal/cli/fleet.addCmd.write":           "- this user's own file, with the user's own rights",
 	"internal/cli/runs.stateFile":               "- this user's own file, read into JSON values that the fold checks",
-	"publisher.looping.handOver":                "- arguments of the model that Tool.check has decoded into the same type",
+	"publisher.looping.offerBy":                 "- arguments of the model that Tool.check has decoded into the same type",
 	"publisher.Run.GetState":                    "- JSON that the fold has checked, read into the program's own type",
 	"consumer/verify.differing":                 "- both sides were written by this function",
 }

@@ -1,6 +1,6 @@
 package fleetclient
 
-// Unknown is an error that proves nothing about what was asked: another try, another process or another day may bring
+// Unknown is an error that proves nothing about what was asked: a later try or another process may bring
 // the answer.
 type Unknown string
 
