@@ -37,9 +37,10 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 	c.same = func(e *schema.Event, refusal error) error { return sameInput(t.run, e, req, c.who, refusal) }
 	var checked schema.Position
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		o, err := answerable(r, req)
-		if err != nil {
-			return decision{refusal: err}, nil
+		var d decision
+		var o *schema.OpenInterrupt
+		if o, d.refusal = answerable(r, req); d.refusal != nil {
+			return d, nil
 		}
 		if req.Status == schema.InputResolved && checked != o.Position {
 			if err := s.checkAnswer(ctx, r, o, req); err != nil {
@@ -47,9 +48,10 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 			}
 			checked = o.Position
 		}
-		return decision{data: &schema.RunInputData{
+		d.data = &schema.RunInputData{
 			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed,
-		}}, nil
+		}
+		return d, nil
 	}
 	return c, nil
 }

@@ -102,10 +102,11 @@ func (*Service) settle(t *task, req *schema.SettleRequest) (c change, err error)
 	c.same = func(e *schema.Event, refusal error) error { return sameSettlement(t.run, e, req, c.who, refusal) }
 	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
-		if err := settleable(r, req); err != nil {
-			return decision{refusal: err}, nil
+		d := decision{turn: req.Turn, refusal: settleable(r, req)}
+		if d.refusal == nil {
+			d.data = data
 		}
-		return decision{data: data, turn: req.Turn}, nil
+		return d, nil
 	}
 	return c, nil
 }
