@@ -92,6 +92,8 @@ type Executor struct {
 	over    bool
 	driven  map[*drive]struct{}
 	left    []error
+	// unanswered is the run that was given back last because the fleet did not answer its work; empty after a claim.
+	unanswered string
 }
 
 // drive is one run driven by an executor.
@@ -371,17 +373,25 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
 		AllowGaps: e.spec.AllowGaps,
 	}
-	var pause claimPauses
+	var pause, unanswered claimPauses
 	for {
 		room, ok := e.mayClaim(ctx)
 		if !ok {
 			return
 		}
+		e.mu.Lock()
+		run := e.unanswered
+		e.unanswered = ""
+		e.mu.Unlock()
+		// Otherwise executors would claim it and give it back many times a second.
+		if run != "" && !unanswered.after(ctx, &ClaimedRunError{Run: run, Err: ErrUnavailable}, nil) {
+			return
+		}
 		called := e.fleet.calls.next()
-		run, err := e.fleet.claimOnce(claiming, spec, room)
+		claimed, err := e.fleet.claimOnce(claiming, spec, room)
 		switch {
 		case err == nil:
-			e.take(run) //nolint:contextcheck // work outlives the call
+			e.take(claimed) //nolint:contextcheck // work outlives the call
 		case !errors.Is(err, ErrNothing):
 			e.fleet.cfg.Logger.Warn().Err(err).Str("executor", e.fleet.cfg.Executor).Msg("claim failed")
 		}

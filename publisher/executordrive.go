@@ -149,6 +149,9 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	if outcome == OutcomeLeft {
 		e.left = append(e.left, err)
 	}
+	if on == notAnswered {
+		e.unanswered = d.run.id
+	}
 	e.mu.Unlock()
 	select {
 	case e.freed <- struct{}{}:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/jsonschema-go/jsonschema"
@@ -53,18 +52,20 @@ func HandoffTool(name, description string, agents ...string) Tool {
 func (l *looping) handOver(ctx context.Context, calls []ToolCall, results []called, noSignals bool) (over bool, err error) {
 	run := l.run
 	offer, accepted := run.accepted(func(*Offer) bool { return true })
-	call := -1
-	if !accepted {
-		call = slices.IndexFunc(calls, func(c ToolCall) bool { t := l.tools[c.Name]; return t != nil && t.handsOver })
-		if call < 0 || results[call].err != nil {
-			return false, nil
+	var call *ToolCall
+	for i := range calls {
+		if t := l.tools[calls[i].Name]; call == nil && t != nil && t.handsOver && results[i].err == nil {
+			call = &calls[i]
 		}
+	}
+	if !accepted && call == nil {
+		return false, nil
 	}
 	if err := l.recorded(); err != nil {
 		return false, err
 	}
 	if !accepted {
-		if offer, err = l.offerBy(ctx, &calls[call]); err != nil {
+		if offer, err = l.offerBy(ctx, call); err != nil {
 			return false, err
 		}
 	}

@@ -294,3 +294,21 @@ func TestExecutor_OutcomeCannotBeStoredInTime_IsRecordedBeforeTheRunIsGivenBack(
 	require.EqualValues(t, 1, ran.Load())
 	require.NotContains(t, names(w.log("r1")), "run.waiting")
 }
+
+// The pause before the next claim grows, so that a run whose fleet never answers is not claimed many times a second.
+func TestExecutor_WorkNeverAnswered_ClaimsSlowDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	s := serveRuns(t, w.fleet(), func(context.Context, *publisher.Run) error {
+		return fmt.Errorf("read the key: %w", publisher.ErrUnavailable)
+	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	begin(t, s, "r1")
+	require.Equal(t, publisher.OutcomeInterrupted, s.outcome(t, "r1").outcome)
+	first := time.Now()
+	for range 4 {
+		require.Equal(t, publisher.OutcomeInterrupted, s.outcome(t, "r1").outcome)
+	}
+	require.GreaterOrEqual(t, time.Since(first), 750*time.Millisecond, "50, 100, 200 and 400 ms")
+	require.Zero(t, w.fold("r1").Head.Stalled)
+}
