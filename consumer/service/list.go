@@ -341,15 +341,16 @@ func (l *listing) placeShards(ctx context.Context, family bool) error {
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
-		if errors.Is(err, kvstore.ErrNotFound) {
-			// A new shard has none either, nor any run.
+		switch {
+		case errors.Is(err, kvstore.ErrCorrupt):
+			l.incomplete = true
+		case err != nil || mark.RebuildTo > 0:
+			// No fold worker has begun a new shard, or one has just begun to index its empty log: it has no runs.
 			usage, err := src.Store.Usage(ctx)
 			if err != nil {
 				return err
 			}
 			l.incomplete = l.incomplete || usage.Last > 0 || l.newest[i] > 0
-		} else if err != nil || mark.RebuildTo > 0 {
-			l.incomplete = true
 		}
 		l.newest[i] = max(l.newest[i], rev)
 		if family || !l.first {

@@ -303,6 +303,19 @@ func TestList_IndexIncomplete_Reported(t *testing.T) {
 	require.False(t, w.page(schema.ListRequest{}).Incomplete)
 }
 
+// The fold worker of a new shard begins by a record that it indexes the shard.
+func TestList_EmptyLogBeingIndexed_Complete(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	_, err := w.Shard.Checkpoints.PutWatermark(t.Context(), kvstore.Watermark{Incarnation: "i", RebuildTo: 1}, 0)
+	require.NoError(t, err)
+	require.False(t, w.page(schema.ListRequest{}).Incomplete, "a new fleet has no runs")
+	require.False(t, w.page(schema.ListRequest{Parent: "run-1"}).Incomplete)
+	_, err = w.JS.Publish(t.Context(), w.Names.EventSubject("run-1"), []byte("x"))
+	require.NoError(t, err)
+	require.True(t, w.page(schema.ListRequest{}).Incomplete, "the log has events that are not indexed")
+}
+
 // A server whose disk is full may answer that it has none of the messages that it has.
 func TestList_StoreHasNothing_SaysThatRunsMayBeMissing(t *testing.T) {
 	t.Parallel()
