@@ -167,6 +167,35 @@ func TestInbox_SchemaIsGone_EachCanBeAnswered(t *testing.T) {
 	require.JSONEq(t, `"red"`, string(w.State("small").Waits[0].Input.Payload))
 }
 
+// An approval whose arguments cannot be read is listed, and the list is complete.
+func TestInbox_ArgumentsAreGone_EntrySaysSo(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	r, err := w.asker("e").Start(t.Context(), publisher.RunSpec{ID: "pays"})
+	require.NoError(t, err)
+	turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: textMessage(schema.RoleAssistant, "I pay"), Calls: []publisher.ToolCall{{
+		ID: "c1", Name: "pay", Replay: publisher.Hold, SideEffect: "moves money", Arguments: []byte(`{"to":"` + strings.Repeat("x", 300<<10) + `"}`),
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, r.Wait(t.Context(), schema.RunWaitingData{InterruptID: "a1", Reason: schema.WaitToolApproval, ToolCallID: "c1", Occurrence: 1, Message: "May it?"}))
+	w.listed(1)
+	code, out, complaints := w.ask("200", "", "inbox")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `arguments are not shown: they have 300\.\S+ KiB; see: waymark .*runs get pays --full`, out)
+	js, err := jetstream.New(w.Conn())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteObjectStore(t.Context(), schema.BlobBucket(schema.DefaultFleet)))
+	code, out, complaints = w.ask("200", "", "inbox")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `side effect: moves money\n +arguments are not shown: .*; see: waymark .*runs get pays --full\n +waymark .*input pays a1 .*--allow\n`, out)
+	code, out, _ = w.ask("", "", "inbox", "--json")
+	require.Zero(t, code)
+	require.Contains(t, out, `"no_arguments": "`)
+	require.NotContains(t, out, `"unread"`)
+}
+
 func TestInbox_RunCannotBeRead_TheOthersAreListed(t *testing.T) {
 	t.Parallel()
 	w := &world{waymarktest.Start(t), t}

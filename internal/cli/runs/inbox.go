@@ -69,12 +69,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	found.Reasons = slices.DeleteFunc(found.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
 	found.Cut(c.Limit)
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		for i := range found.Reasons {
-			r := &found.Reasons[i]
-			if err := inbox.AddCall(ctx, fleet, r); err != nil && ctx.Err() == nil && !errors.Is(err, publisher.ErrRunErased) {
-				found.Unread = append(found.Unread, inbox.Unread{Run: r.Run, Why: err.Error(), Err: err})
-			}
-		}
+		inbox.AddCalls(ctx, fleet, found.Reasons)
 		return ctx.Err()
 	})
 	if err != nil {
@@ -119,7 +114,7 @@ func printTasks(a *base.App, tasks []task) error {
 	return nil
 }
 
-// mostShown bounds the arguments that are shown to people, in bytes; JSON and waymark input have all.
+// mostShown bounds the arguments that are shown to people, in bytes; waymark input has all.
 const mostShown = 300
 
 // show describes an entry in a few lines.
@@ -145,6 +140,9 @@ func (t *task) show(a *base.App, number, of int) error {
 			text = strings.ToValidUTF8(text[:mostShown], "") + "…"
 		}
 		line += "\n" + output.Hanging(a.Stdout, "    arguments: ", text)
+	}
+	if t.NoArguments != "" {
+		line += "\n" + output.Hanging(a.Stdout, "    arguments are not shown: ", t.NoArguments+"; see: "+a.Prompt.Command("runs get "+t.Run+" --full"))
 	}
 	_, err := fmt.Fprintln(a.Stdout, line)
 	return err

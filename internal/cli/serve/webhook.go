@@ -44,7 +44,7 @@ func (c Cmd) watchPeople(ctx context.Context, a *base.App, d *consumer.Daemon, n
 		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
 			return c.reasons(ctx, d, w)
 		},
-		Detail: func(ctx context.Context, r *standstill.Reason) error { return inbox.AddCall(ctx, content, r) },
+		Detail: func(ctx context.Context, r []standstill.Reason) { inbox.AddCalls(ctx, content, r) },
 		Now:    a.Now, Log: log,
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/base/output"
@@ -91,26 +92,61 @@ type Content interface {
 	Get(ctx context.Context, run string) (*schema.State, error)
 }
 
-// mostArguments bounds the arguments in an entry of the inbox, in bytes. Longer ones are left out.
-const mostArguments = 64 << 10
+const (
+	// mostArguments bounds the arguments in an entry of the inbox, in bytes.
+	mostArguments = 64 << 10
+	// mostEvents bounds the events of a run that is read for the arguments of its calls.
+	mostEvents = 1 << 13
+)
 
-// AddCall adds the side effect and the arguments of the call that a reason is about; nothing if it is about none.
-func AddCall(ctx context.Context, from Content, r *standstill.Reason) error {
-	if r.ToolCallID == "" || r.Kind != standstill.Waiting && r.Kind != standstill.Held {
-		return nil
+// AddCalls adds the side effect and the arguments of the call that each reason is about. It reads each run once, and no
+// run of more than mostEvents events. A reason whose arguments are not there says why.
+func AddCalls(ctx context.Context, from Content, reasons []standstill.Reason) {
+	runs := make(map[string][]*standstill.Reason)
+	for i := range reasons {
+		r := &reasons[i]
+		if r.ToolCallID != "" && (r.Kind == standstill.Waiting || r.Kind == standstill.Held) {
+			runs[r.Run] = append(runs[r.Run], r)
+		}
 	}
-	state, err := from.Get(ctx, r.Run)
-	if state == nil {
-		return err
+	var group errgroup.Group
+	group.SetLimit(stuckReaders)
+	for run, of := range runs {
+		group.Go(func() error {
+			var state *schema.State
+			err := fmt.Errorf("run %s has more than %d events", run, mostEvents)
+			if of[0].Head.Counts.Events <= mostEvents {
+				state, err = from.Get(ctx, run)
+			}
+			for _, r := range of {
+				addCall(ctx, from, r, state, err)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each reason has its own error
+}
+
+// addCall adds the call of a reason from the state of its run, which may be nil or incomplete because of unread.
+func addCall(ctx context.Context, from Fields, r *standstill.Reason, state *schema.State, unread error) {
+	if state == nil || state.Call(r.Key()) == nil {
+		if unread != nil {
+			r.NoArguments = unread.Error()
+		}
+		return
 	}
 	q := Asked(ctx, from, state, WaitOf(r))
 	r.SideEffect = q.SideEffect
-	if key := q.Encrypted[FieldArguments]; key != "" {
+	switch key := q.Encrypted[FieldArguments]; {
+	case key != "":
 		r.Encrypted = map[string]string{FieldArguments: key}
-	} else if len(q.Arguments) <= mostArguments {
+	case q.ArgumentsErr != nil:
+		r.NoArguments = q.ArgumentsErr.Error()
+	case len(q.Arguments) > mostArguments:
+		r.NoArguments = "they have " + output.Bytes(int64(len(q.Arguments)))
+	default:
 		r.Arguments = q.Arguments
 	}
-	return q.ArgumentsErr
 }
 
 // WaitOf is the wait of a reason; of a held call without one, the wait that there would be.

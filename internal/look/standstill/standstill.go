@@ -46,10 +46,11 @@ type Reason struct {
 	Occurrence  int    `json:"occurrence,omitzero"`
 	Tool        string `json:"tool,omitzero"`
 	// SideEffect and Arguments of the call in question, from the run's content; Encrypted has the key of arguments that
-	// stay encrypted. [Of] leaves them out: a head has no content.
-	SideEffect string            `json:"side_effect,omitzero"`
-	Arguments  jsontext.Value    `json:"arguments,omitzero"`
-	Encrypted  map[string]string `json:"encrypted,omitzero"`
+	// stay encrypted, and NoArguments says why there are none. [Of] leaves them out: a head has no content.
+	SideEffect  string            `json:"side_effect,omitzero"`
+	Arguments   jsontext.Value    `json:"arguments,omitzero"`
+	NoArguments string            `json:"no_arguments,omitzero"`
+	Encrypted   map[string]string `json:"encrypted,omitzero"`
 	// HandoffID of the hand-off in question.
 	HandoffID string `json:"handoff_id,omitzero"`
 	// Wait and Head of the run. Both belong to the caller.

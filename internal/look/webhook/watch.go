@@ -53,8 +53,8 @@ type Deps struct {
 	// Reasons why a run stands still now. It returns an error for an unreadable run, or if its state is unknown at
 	// the moment.
 	Reasons func(ctx context.Context, c Candidate) ([]standstill.Reason, error)
-	// Detail adds the content of the call that a reason is about. A post goes without it if it cannot be read.
-	Detail func(ctx context.Context, r *standstill.Reason) error
+	// Detail adds the content of the calls that reasons are about. A post goes without it if it cannot be read.
+	Detail func(ctx context.Context, r []standstill.Reason)
 	Now    func() time.Time
 	Log    zerolog.Logger
 }
@@ -261,8 +261,9 @@ func (w *Watch) try(ctx context.Context, t *thing) {
 		at := slices.IndexFunc(reasons, func(r standstill.Reason) bool { return r.ID == t.id })
 		var refused error
 		if at >= 0 {
-			if err := w.deps.Detail(ctx, &reasons[at]); err != nil {
-				w.deps.Log.Warn().Err(err).Str("run", c.Run).Str("id", t.id).Msg("webhook posted without the arguments of the call")
+			w.deps.Detail(ctx, reasons[at:at+1])
+			if why := reasons[at].NoArguments; why != "" {
+				w.deps.Log.Warn().Str("reason", why).Str("run", c.Run).Str("id", t.id).Msg("webhook posted without the arguments of the call")
 			}
 			refused = w.post(ctx, &reasons[at])
 		}

@@ -156,7 +156,7 @@ func startTo(t *testing.T, f *fleet, to roundTrip) (*webhook.Watch, func()) {
 	key, err := webhook.ParseSecret(secret)
 	require.NoError(t, err)
 	w, err := webhook.New(webhook.Config{URL: "https://example.com/hook", Secret: key, Fleet: "default", Name: "daemon-1"}, webhook.Deps{
-		Candidates: f.candidates, Reasons: f.reasons, Detail: func(context.Context, *standstill.Reason) error { return nil }, Now: time.Now, Log: zerolog.Nop(),
+		Candidates: f.candidates, Reasons: f.reasons, Detail: func(context.Context, []standstill.Reason) {}, Now: time.Now, Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
 	webhook.SetTransport(w, to)
