@@ -50,7 +50,8 @@ type daemon struct {
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
 	locks locks
-	// served is the file that says that the daemon has served the fleet on this server; empty without a state directory.
+	// served is the file that says that the daemon has served the fleet in this account of this server; empty
+	// without a state directory.
 	served string
 	// refuse ends a start because the server does not permit what it needs; nil once it has started.
 	refuse atomic.Pointer[context.CancelCauseFunc]
@@ -72,11 +73,13 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
-	d.served = servedFile(a, d, log)
 	// The connections outlive ctx: unfinished work is finished after it.
 	work := context.WithoutCancel(ctx)
 	serviceConn, err := d.connect(work, "service", registry, open, log)
 	if err != nil {
+		return nil, err
+	}
+	if d.served, err = d.servedFile(ctx, a, log); err != nil {
 		return nil, err
 	}
 	foldConn, err := d.connect(work, "fold-worker", registry, open, log)

@@ -1,10 +1,12 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,17 +20,28 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// servedFile is the file in the state directory that says that a daemon has served the fleet on this server. A server
-// whose store was lost looks like a new one, and only the file tells them apart.
-func servedFile(a *base.App, d *daemon, log zerolog.Logger) string {
+// servedFile is the file in the state directory that says that a daemon has served the fleet in this account of this
+// server. A server whose store was lost looks like a new one, and only the file tells them apart: without the account's
+// name the daemon does not start.
+func (d *daemon) servedFile(ctx context.Context, a *base.App, log zerolog.Logger) (string, error) {
 	dir, err := a.StateDirectory()
 	if err != nil {
 		log.Warn().Err(err).Str("hint", "set WAYMARK_STATE_DIR to a directory that lasts").Msg("loss of the server's whole store would go unnoticed")
-		return ""
+		return "", nil
 	}
-	server := "embedded"
-	if d.server == nil {
-		server = d.target.Address()
+	dir = filepath.Join(dir, "served")
+	if d.server != nil {
+		return filepath.Join(dir, a.Fleet+"@embedded"), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
+	defer cancel()
+	// The server names the account after its first answer.
+	if err := d.conns[0].FlushWithContext(ctx); err != nil {
+		return "", fmt.Errorf("ask the nats server for the account of this connection: %w", err)
+	}
+	account := url.QueryEscape(d.conns[0].RemoteAccount())
+	if account == "" {
+		return "", failure.New(failure.Unavailable, "try again; if it stays, update the NATS server", "nats server %s does not name the account of this connection", d.target.Address())
 	}
 	plain := func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
@@ -36,8 +49,8 @@ func servedFile(a *base.App, d *daemon, log zerolog.Logger) string {
 		}
 		return '_'
 	}
-	server = strings.Map(plain, server)
-	return filepath.Join(dir, "served", a.Fleet+"@"+server[:min(len(server), 150)])
+	server := strings.Map(plain, d.target.Address())
+	return filepath.Join(dir, a.Fleet+"@"+server[:min(len(server), 90)]+"@"+account[:min(len(account), 60)]), nil
 }
 
 // remember writes the file. A daemon that cannot do so serves all the same.
