@@ -34,7 +34,8 @@ const invalidArgumentsType = "invalid_arguments"
 
 // Tool is a tool of a [Loop].
 type Tool struct {
-	// Name by which the model calls it, unique in the loop. Required.
+	// Name by which the model calls it, unique in the loop. Required. Every provider allows 1 to 64 letters, digits, _ and
+	// -; for other names see [schema.ValidHistory].
 	Name string
 	// Description tells the model what the tool does and when to call it.
 	Description string

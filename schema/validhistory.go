@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,11 +14,12 @@ import (
 //
 //   - after each message with calls follows one message of the role tool, with one response to each call, in their order;
 //   - the ids of calls are unique, also where a provider allows only letters, digits, _ and -;
+//   - the name of a call's tool is 1 to 64 letters, digits, _ and -, and every role is one of the Role… constants;
 //   - the arguments of a call are an object, or the text of one. Other ones are its member arguments;
 //   - only messages of the role assistant have calls, and no message is empty.
 //
 // A response without its call, a further response, and a call of another role become texts of the role user that say
-// what they are. A call without a response gets an error as its response. A valid history is returned as it is. The
+// what they are, and so does the message of an unknown role. A call without a response gets an error as its response. A valid history is returned as it is. The
 // given messages are not changed.
 func ValidHistory(messages []Message) []Message {
 	return validHistory(messages, func(int, int) *Call { return nil })
@@ -45,7 +47,7 @@ func validHistory(messages []Message, named func(message, part int) *Call) []Mes
 			p := m.Parts[j]
 			if p.Type == PartToolCall && m.Role == RoleAssistant {
 				c := &historyCall{part: p, recorded: named(i, j), message: i, given: p.ID}
-				c.part.ID, c.part.Arguments = ids.unique(p.ID), objectArguments(p.Arguments)
+				c.part.ID, c.part.Name, c.part.Arguments = ids.unique(p.ID), plainName(p.Name), objectArguments(p.Arguments)
 				calls, open = append(calls, c), append(open, c)
 			}
 		}
@@ -57,6 +59,9 @@ func validHistory(messages []Message, named func(message, part int) *Call) []Mes
 			}
 			if k := openCall(open, p.ID, named(i, j)); k >= 0 {
 				c := open[k]
+				if p.Name != "" {
+					p.Name = c.part.Name
+				}
 				p.ID, c.response, open = c.part.ID, &p, slices.Delete(open, k, k+1)
 				continue
 			}
@@ -82,8 +87,12 @@ func validHistory(messages []Message, named func(message, part int) *Call) []Mes
 			}
 		}
 		if m.Parts = parts; len(parts) > 0 {
-			if m.Role == RoleTool {
+			switch m.Role {
+			case RoleSystem, RoleUser, RoleAssistant:
+			case RoleTool:
 				m.Role = RoleUser
+			default:
+				m.Role, m.Parts = RoleUser, slices.Insert(parts, 0, Text(fmt.Sprintf("Message of the role %q:", m.Role)))
 			}
 			out = append(out, m)
 		}
@@ -159,6 +168,12 @@ func (x *callIDs) unique(id string) string {
 	}
 	x.used[PlainCallID(made)] = true
 	return made
+}
+
+// plainName is the name of a tool as every provider allows it. A model can make up any name.
+func plainName(name string) string {
+	plain := PlainCallID(cmp.Or(name, "unnamed"))
+	return plain[:min(len(plain), 64)]
 }
 
 // PlainCallID is the id of a call with _ in place of all but letters, digits, _ and -.

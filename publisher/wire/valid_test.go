@@ -3,6 +3,8 @@ package wire_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +85,9 @@ func TestRequest_ResultsThatDoNotPair_AreMadeValid(t *testing.T) {
 		"an empty text":             func(r *record) { r.says("user", schema.Text(" \n")) },
 		"only foreign reasoning":    func(r *record) { r.says("assistant", schema.Reasoning("Hm.")) },
 		"texts of a tool":           func(r *record) { r.says("tool", schema.Text("It rains.")) },
+		"a call without a name":     func(r *record) { r.says("assistant", named("")) },
+		"a name with other signs":   func(r *record) { r.says("assistant", named("read.file now"), named("läs")) },
+		"a long name":               func(r *record) { r.says("assistant", named(strings.Repeat("a", 65))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,6 +108,39 @@ func TestRequest_ResultsThatDoNotPair_AreMadeValid(t *testing.T) {
 	}
 }
 
+func TestRequest_NameThatProvidersRefuse_SameInCallAndResponse(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"": "unnamed", "read.file now": "read_file_now", strings.Repeat("a", 99): strings.Repeat("a", 64), "läs": "l_s", "look": "look"} {
+		call, response := callPart("c1", `{}`), responsePart("c1", `"yes"`)
+		call.Name, response.Name = name, name
+		valid := schema.ValidHistory([]schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{call}}, {Role: schema.RoleTool, Parts: []schema.Part{response}}})
+		require.Equal(t, want, valid[0].Parts[0].Name)
+		if name == "" {
+			want = "" // a response needs no name
+		}
+		require.Equal(t, want, valid[1].Parts[0].Name)
+	}
+}
+
+// named is a call of a tool that the model made up.
+func named(name string) schema.Part {
+	return schema.Part{Type: schema.PartToolCall, ID: "made up " + name, Name: name, Arguments: jsontext.Value(`{}`)}
+}
+
+func TestRequest_UnknownRole_MessageOfTheUserThatSaysIt(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"critic", "function", ""} {
+		given := []schema.Message{user("Look."), {Role: role, Parts: []schema.Part{schema.Text("Too long."), callPart("c1", `{}`)}}}
+		checkRequests(t, given)
+		valid := schema.ValidHistory(given)
+		require.Equal(t, []schema.Message{user("Look."), {Role: schema.RoleUser, Parts: []schema.Part{
+			schema.Text(fmt.Sprintf("Message of the role %q:", role)), schema.Text("Too long."),
+		}}, user(fmt.Sprintf(`Call of "look" by the role %s: {}`, role))}, valid)
+		require.Equal(t, valid, schema.ValidHistory(valid))
+		require.Equal(t, role, given[1].Role, "the given messages stay")
+	}
+}
+
 // A model with the settings of its own, such as one that leaves old messages out, breaks pairs that the record has.
 func TestRequest_AnyMessages_AreMadeValid(t *testing.T) {
 	t.Parallel()
@@ -115,7 +153,7 @@ func TestRequest_AnyMessages_AreMadeValid(t *testing.T) {
 				turn++
 				d := &schema.TurnAnsweredData{Turn: turn, Message: schema.Message{Role: schema.RoleAssistant, Parts: drawParts(t)}}
 				for range rapid.IntRange(0, 3).Draw(t, "calls") {
-					c := schema.RequestedCall{ToolCallID: drawID(t), Name: "look", Arguments: drawArguments(t), Replay: schema.ReplayPure}
+					c := schema.RequestedCall{ToolCallID: drawID(t), Name: drawName(t), Arguments: drawArguments(t), Replay: schema.ReplayPure}
 					if d.Calls = append(d.Calls, c); rapid.Bool().Draw(t, "named") {
 						d.Message.Parts = append(d.Message.Parts, schema.CallPart(c.ToolCallID, c.Name))
 					}
@@ -126,7 +164,7 @@ func TestRequest_AnyMessages_AreMadeValid(t *testing.T) {
 			case 2:
 				r.add(&schema.TurnEndedData{Turn: turn}, turn)
 			default:
-				m := schema.Message{Role: rapid.SampledFrom([]string{"system", "user", "assistant", "tool"}).Draw(t, "role"), Parts: drawParts(t)}
+				m := schema.Message{Role: rapid.SampledFrom([]string{"system", "user", "assistant", "tool", "critic", "function", ""}).Draw(t, "role"), Parts: drawParts(t)}
 				given = append(given, m)
 				r.add(&schema.MessageAddedData{Message: m}, rapid.SampledFrom([]int32{0, turn}).Draw(t, "turn"))
 			}
@@ -143,6 +181,10 @@ func drawID(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"a", "a-2", "b.c", "b_c", "d"}).Draw(t, "id")
 }
 
+func drawName(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"look", "look-2", "", "read.file now", "läs", "\xff", strings.Repeat("ö", 65), strings.Repeat("a", 129)}).Draw(t, "name")
+}
+
 func drawArguments(t *rapid.T) jsontext.Value {
 	return jsontext.Value(rapid.SampledFrom([]string{``, `null`, `{}`, `{"a":1}`, `"{\"a\": 1}"`, `"{"`, `""`, `[1]`, `7`, `true`}).Draw(t, "arguments"))
 }
@@ -151,7 +193,7 @@ func drawParts(t *rapid.T) (parts []schema.Part) {
 	for range rapid.IntRange(0, 4).Draw(t, "parts") {
 		switch rapid.IntRange(0, 5).Draw(t, "part") {
 		case 0, 1:
-			parts = append(parts, schema.Part{Type: schema.PartToolCall, ID: drawID(t), Name: "look", Arguments: drawArguments(t)})
+			parts = append(parts, schema.Part{Type: schema.PartToolCall, ID: drawID(t), Name: drawName(t), Arguments: drawArguments(t)})
 		case 2, 3:
 			parts = append(parts, schema.Part{
 				Type: schema.PartToolCallResponse, ID: drawID(t), Response: []byte(rapid.SampledFrom([]string{``, `"x"`, `{"y":1}`}).Draw(t, "response")),
@@ -190,10 +232,16 @@ type pairs struct{ seen, open map[string]bool }
 
 func newPairs() *pairs { return &pairs{map[string]bool{}, map[string]bool{}} }
 
-func (p *pairs) call(id, arguments any) error {
+// validName is what every provider allows as the name of a tool.
+var validName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+
+func (p *pairs) call(id, tool, arguments any) error {
 	name, _ := id.(string)
 	if name == "" || p.seen[name] {
 		return fmt.Errorf("the id %q is empty or used twice", name)
+	}
+	if called, _ := tool.(string); !validName.MatchString(called) {
+		return fmt.Errorf("the call %q has the name %q", name, called)
 	}
 	p.seen[name], p.open[name] = true, true
 	if text, ok := arguments.(string); ok {
@@ -223,6 +271,10 @@ func (p *pairs) closed() error {
 	return nil
 }
 
+func knownRole(role string) bool {
+	return slices.Contains([]string{"system", "user", "assistant", "tool"}, role)
+}
+
 func isBlank(v any) bool {
 	text, isText := v.(string)
 	list, isList := v.([]any)
@@ -234,15 +286,15 @@ func judgeAnthropic(body map[string]any) error {
 	for _, m := range body["messages"].([]any) { //nolint:errcheck,forcetypeassert // a test may panic
 		role, _ := at(m, "role").(string)
 		blocks, _ := at(m, "content").([]any)
-		if role == last || len(blocks) == 0 {
-			return fmt.Errorf("an empty message or two of the role %s", role)
+		if role == last || len(blocks) == 0 || role != "user" && role != "assistant" {
+			return fmt.Errorf("an empty message, or two of the role %q, or one of an unknown role", role)
 		}
 		last = role
 		for _, b := range blocks {
 			var err error
 			switch at(b, "type") {
 			case "tool_use":
-				if err = p.call(at(b, "id"), at(b, "input")); role != "assistant" {
+				if err = p.call(at(b, "id"), at(b, "name"), at(b, "input")); role != "assistant" {
 					err = fmt.Errorf("a call of the role %s", role)
 				}
 			case "tool_result":
@@ -278,6 +330,9 @@ func (p *pairs) closedFor(role string) error {
 func judgeChat(body map[string]any) error {
 	p := newPairs()
 	for _, m := range body["messages"].([]any) { //nolint:errcheck,forcetypeassert // a test may panic
+		if role, _ := at(m, "role").(string); !knownRole(role) {
+			return fmt.Errorf("a message of the role %q", role)
+		}
 		if at(m, "role") == "tool" {
 			if err := p.result(at(m, "tool_call_id")); err != nil {
 				return err
@@ -292,7 +347,7 @@ func judgeChat(body map[string]any) error {
 			return fmt.Errorf("an empty message of the role %v", at(m, "role"))
 		}
 		for _, c := range calls {
-			if err := p.call(at(c, "id"), at(c, "function", "arguments")); err != nil || at(m, "role") != "assistant" {
+			if err := p.call(at(c, "id"), at(c, "function", "name"), at(c, "function", "arguments")); err != nil || at(m, "role") != "assistant" {
 				return fmt.Errorf("a call of the role %v: %w", at(m, "role"), err)
 			}
 		}
@@ -306,10 +361,13 @@ func judgeResponses(body map[string]any) error {
 		var err error
 		switch at(item, "type") {
 		case "function_call":
-			err = p.call(at(item, "call_id"), at(item, "arguments"))
+			err = p.call(at(item, "call_id"), at(item, "name"), at(item, "arguments"))
 		case "function_call_output":
 			err = p.result(at(item, "call_id"))
 		case "message":
+			if role, _ := at(item, "role").(string); role == "tool" || !knownRole(role) {
+				err = fmt.Errorf("a message of the role %q", role)
+			}
 			if isBlank(at(item, "content")) || isBlank(at(item, "content", 0, "text")) {
 				err = fmt.Errorf("an empty message")
 			}
