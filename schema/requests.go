@@ -36,13 +36,14 @@ func RequestNonce(name string) string {
 	return name + "." + rand.Text()
 }
 
-// RequestOf returns the name of the request that wrote a control event, "" for none.
+// RequestOf returns the name of the request that wrote a control event, "" for none and for an id without the form of
+// [RequestNonce].
 func RequestOf(e *Event) string {
 	if !e.IsControl() {
 		return ""
 	}
 	name, _, named := strings.Cut(strings.TrimPrefix(e.ID, ControlID(e.Subject, e.Epoch, "")), ".")
-	if !named || len(name) != requestName {
+	if !named || len(name) != requestName || PlainCallID(name) != name {
 		return ""
 	}
 	return name

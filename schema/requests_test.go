@@ -3,6 +3,7 @@ package schema_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,4 +45,24 @@ func TestRequests_NamedControlEvents_FoundByName(t *testing.T) {
 	at, _ := r.head.Requests.Find(name(0))
 	require.Equal(t, again, at, "the latest event of the name")
 	require.Empty(t, schema.BaseOf(schema.Point{}, r.head.Records, &r.head).Head.Requests, "a fork is another run: its requests are its own")
+}
+
+func TestRequestOf_NonceOfAnotherForm_NoRequest(t *testing.T) {
+	t.Parallel()
+	name := schema.RequestName("mark", "1")
+	for nonce, want := range map[string]string{
+		name + ".a":            name,
+		name:                   "",
+		name[1:] + ".a":        "",
+		name + "A.a":           "",
+		`"` + name[1:] + ".a":  "",
+		"\n" + name[1:] + ".a": "",
+		"ö" + name[2:] + ".a":  "",
+		"=" + name[1:] + ".a":  "",
+		"+" + name[1:] + ".a":  "",
+	} {
+		e, err := schema.NewControl("f", "daemon", "r1", 1, nonce, &schema.CheckpointMarkedData{Name: "a"}, time.Unix(0, 0))
+		require.NoError(t, err)
+		require.Equal(t, want, schema.RequestOf(e), "%q", nonce)
+	}
 }
