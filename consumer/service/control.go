@@ -52,8 +52,8 @@ type change struct {
 	stateful bool
 	// frequent: a run may have many of these, which leave [schema.ReservedRequests] to others.
 	frequent bool
-	// same, if not nil, refuses a request that differs from the one of the event that is there. refusal is that of a
-	// stateful request.
+	// same, by [repeatOf], refuses a request that differs from the one of the event that has its name. refusal is that of
+	// a stateful request. A request with a name has it.
 	same func(e *schema.Event, refusal error) error
 	// decide is called with a proven snapshot of the run.
 	decide func(context.Context, *reader.Snapshot) (decision, error)
@@ -186,10 +186,8 @@ func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, c *chan
 	case !found || schema.RequestOf(e) != c.name:
 		return nil, schema.Fail(schema.CodeDamaged, "The first try took effect. See what is missing: waymark verify "+r.Run+".",
 			"the event of this request's first try is no longer at %d in run %s", at, r.Run)
-	case c.same != nil:
-		err = c.same(e, refusal)
 	}
-	return &schema.ControlReply{EventID: e.ID, Stream: at, By: byOf(e), Already: true}, err
+	return &schema.ControlReply{EventID: e.ID, Stream: at, By: byOf(e), Already: true}, c.same(e, refusal)
 }
 
 // byOf returns By of a control event that the fold accepted.
@@ -211,9 +209,21 @@ func decidedAlready(refusal error, format string, args ...any) error {
 	return schema.Fail(said.Code, said.Hint, "%s: %s", fmt.Sprintf(format, args...), said.Message)
 }
 
-// otherRequest refuses a request whose name an event of another type has.
-func otherRequest(run string, e *schema.Event) error {
-	return schema.Fail(schema.CodeConflict, hintRun, "event %s of run %s has the name of this request, and is another: %s", e.ID, run, e.Name())
+// repeatOf is [change.same] of a request that writes events of one type: without keys, an executor can store an event of
+// any type under the name. differs, if not nil, compares the request with the event.
+func repeatOf[T schema.Data](run string, differs func(first T, e *schema.Event, refusal error) error) func(*schema.Event, error) error {
+	return func(e *schema.Event, refusal error) error {
+		data, _ := schema.ParseData(e) // an unreadable event is another
+		first, ok := data.(T)
+		switch {
+		case !ok:
+			return schema.Fail(schema.CodeConflict, hintRun, "event %s of run %s has the name of this request, and is another: %s", e.ID, run, e.Name())
+		case differs == nil:
+			return nil
+		default:
+			return differs(first, e, refusal)
+		}
+	}
 }
 
 // nameIn is the request's name for its event. A run that has no room for it refuses the request, because a repeat would
@@ -364,6 +374,7 @@ func (s *Service) cancel(t *task, req *schema.CancelRequest) (c change, err erro
 		}
 		return s.doneAt(ctx, r, r.Head.CancelPosition)
 	}
+	c.same = repeatOf[*schema.RunCancelRequestedData](t.run, nil)
 	c.name, err = requestName(req.RequestID, c.who, "cancel")
 	return c, err
 }
@@ -385,6 +396,14 @@ func (*Service) handoff(t *task, req *schema.HandoffRequest) (c change, err erro
 	}
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
+	}
+	switch req.Action {
+	case schema.HandoffAccept:
+		c.same = repeatOf[*schema.HandoffAcceptedData](t.run, nil)
+	case schema.HandoffDecline:
+		c.same = repeatOf[*schema.HandoffDeclinedData](t.run, nil)
+	default:
+		c.same = repeatOf[*schema.HandoffClosedData](t.run, nil)
 	}
 	c.name, c.stateful, c.frequent = schema.RequestName("handoff", req.HandoffID, req.Action, c.who.name()), true, true
 	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) { return decideHandoff(r, req, c.who) }

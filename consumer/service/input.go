@@ -34,13 +34,14 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 		return c, err
 	}
 	c.name, c.stateful, c.frequent = schema.RequestName("input", req.EventID), true, true
-	c.same = func(e *schema.Event, refusal error) error { return sameInput(t.run, e, req, c.who, refusal) }
+	c.same = repeatOf(t.run, func(first *schema.RunInputData, _ *schema.Event, refusal error) error {
+		return sameInput(t.run, first, req, c.who, refusal)
+	})
 	var checked schema.Position
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		var d decision
-		var o *schema.OpenInterrupt
-		if o, d.refusal = answerable(r, req); d.refusal != nil {
-			return d, nil
+		o, refusal := answerable(r, req)
+		if refusal != nil {
+			return decision{refusal: refusal}, nil //nolint:nilerr // the decision has the refusal
 		}
 		if req.Status == schema.InputResolved && checked != o.Position {
 			if err := s.checkAnswer(ctx, r, o, req); err != nil {
@@ -48,21 +49,15 @@ func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error)
 			}
 			checked = o.Position
 		}
-		d.data = &schema.RunInputData{
+		return decision{data: &schema.RunInputData{
 			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed,
-		}
-		return d, nil
+		}}, nil
 	}
 	return c, nil
 }
 
 // sameInput refuses an answer to a question that another one has answered.
-func sameInput(run string, e *schema.Event, req *schema.InputRequest, who sender, refusal error) error {
-	data, _ := schema.ParseData(e) // an unreadable event is no answer
-	first, ok := data.(*schema.RunInputData)
-	if !ok {
-		return otherRequest(run, e)
-	}
+func sameInput(run string, first *schema.RunInputData, req *schema.InputRequest, who sender, refusal error) error {
 	by := sender{by: first.By, claimed: first.Claimed}
 	if by == who && cmp.Or(first.Status, schema.InputResolved) == req.Status && schema.SameJSON(first.Payload, req.Payload) {
 		return nil

@@ -69,6 +69,7 @@ func (s *Service) mark(t *task, req *schema.MarkRequest) (c change, err error) {
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err
 	}
+	c.same = repeatOf[*schema.CheckpointMarkedData](t.run, nil)
 	c.name, err = requestName(req.RequestID, c.who, "mark", req.Name)
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, req, c.who)

@@ -107,12 +107,8 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 // another executor's work. It returns the request's name.
 func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Point) (string, error) {
 	c := change{name: schema.RequestName("rewind", req.RequestID)}
-	c.same = func(e *schema.Event, _ error) error {
-		data, _ := schema.ParseData(e) // an unreadable event is no takeover
-		d, ok := data.(*schema.RunResumedData)
+	c.same = repeatOf(r.Run, func(d *schema.RunResumedData, e *schema.Event, _ error) error {
 		switch {
-		case !ok:
-			return otherRequest(r.Run, e)
 		case d.To == nil || d.To.Point != to.String():
 			return schema.Fail(schema.CodeConflict, hintOwnRequestID, "request_id %s opened epoch %d of run %s elsewhere than at %s", req.RequestID, e.Epoch, r.Run, to)
 		case e.Epoch != r.Head.Epoch:
@@ -120,7 +116,7 @@ func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req
 				"request_id %s rewound run %s to %s in epoch %d, and executor %s has it in epoch %d", req.RequestID, r.Run, to, e.Epoch, r.Head.Executor, r.Head.Epoch)
 		}
 		return nil
-	}
+	})
 	if there, err := w.earlier(ctx, r, &c, nil); err != nil || there != nil {
 		return "", err
 	}

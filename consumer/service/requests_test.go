@@ -145,6 +145,32 @@ func TestControl_RefusedRecordWithItsID_IsNoFirstTry(t *testing.T) {
 	require.True(t, head.CancelRequested)
 }
 
+// In a fleet without keys an executor stores an accepted event under the name of what others will ask for.
+func TestControl_EventOfAnotherTypeWithItsName_IsNoFirstTry(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	requests := map[string]any{
+		schema.VerbCancel:  schema.CancelRequest{RequestID: "stop-1", By: "ann"},
+		schema.VerbMark:    schema.MarkRequest{Name: "good", RequestID: "mark-1", By: "ann"},
+		schema.VerbHandoff: schema.HandoffRequest{HandoffID: "h1", Action: schema.HandoffDecline, By: "ann"},
+	}
+	w.aRun("first", 1, 10).offer("h1", "threshold_critical")
+	w.aRun("other", 1, 10)
+	for verb, req := range requests {
+		there := w.control(verb, "first", req)
+		w.forge("other", there, "first", nats.Header{
+			"ce-specversion": {"1.0"}, "ce-source": {"urn:x"}, "ce-type": {schema.TypeOf(schema.SignalSent)}, "ce-subject": {"other"}, "ce-epoch": {"1"},
+			"content-type": {"application/json"}, "ce-time": {"2026-01-01T00:00:00Z"},
+		}, fmt.Sprintf(`{"signal_id":%q,"name":"go"}`, verb))
+	}
+	require.Equal(t, len(requests), w.head("other").Requests.Len(), "the fold accepts the events")
+	for verb, req := range requests {
+		require.Equal(t, schema.CodeConflict, w.refused(verb, "other", req).Code, verb)
+	}
+	require.False(t, w.control(schema.VerbCancel, "other", schema.CancelRequest{RequestID: "stop-2", By: "ann"}).Already)
+	require.True(t, w.head("other").CancelRequested)
+}
+
 // The server drops a message whose id another message had. The ids of control events cannot be known before.
 func TestSignal_MessageIDTakenByAnExecutor_Stored(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,9 @@ func (*Service) signal(t *task, req *schema.SignalRequest) (c change, err error)
 			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, most)
 	}
 	c.name, c.frequent = schema.RequestName("signal", req.SignalID), true
-	c.same = func(first *schema.Event, _ error) error { return sameSignal(t.run, first, req) }
+	c.same = repeatOf(t.run, func(first *schema.SignalSentData, _ *schema.Event, _ error) error {
+		return sameSignal(t.run, first, req)
+	})
 	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		return decision{data: data}, signallable(r)
 	}
@@ -53,12 +55,7 @@ func signallable(r *reader.Snapshot) error {
 }
 
 // sameSignal refuses a request with the signal_id of a different signal of the run.
-func sameSignal(run string, e *schema.Event, req *schema.SignalRequest) error {
-	data, _ := schema.ParseData(e) // an unreadable event is no signal
-	first, ok := data.(*schema.SignalSentData)
-	if !ok {
-		return otherRequest(run, e)
-	}
+func sameSignal(run string, first *schema.SignalSentData, req *schema.SignalRequest) error {
 	if first.Name == req.Name && schema.SameJSON(first.Payload, req.Payload) {
 		return nil
 	}

@@ -99,7 +99,9 @@ func (*Service) settle(t *task, req *schema.SettleRequest) (c change, err error)
 	}
 	attempt := []string{"settle", req.IdempotencyKey(t.run), fmt.Sprint(req.CallEpoch)}
 	c.name, c.stateful, c.frequent = schema.RequestName(attempt...), true, true
-	c.same = func(e *schema.Event, refusal error) error { return sameSettlement(t.run, e, req, c.who, refusal) }
+	c.same = repeatOf(t.run, func(first *schema.ToolSettledData, _ *schema.Event, refusal error) error {
+		return sameSettlement(t.run, first, req, c.who, refusal)
+	})
 	c.decide = func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
 		d := decision{turn: req.Turn, refusal: settleable(r, req)}
@@ -112,12 +114,7 @@ func (*Service) settle(t *task, req *schema.SettleRequest) (c change, err error)
 }
 
 // sameSettlement adds to the refusal of a request the different settlement that the attempt at the call has.
-func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest, who sender, refusal error) error {
-	data, _ := schema.ParseData(e) // an unreadable event is no settlement
-	first, ok := data.(*schema.ToolSettledData)
-	if !ok {
-		return otherRequest(run, e)
-	}
+func sameSettlement(run string, first *schema.ToolSettledData, req *schema.SettleRequest, who sender, refusal error) error {
 	by, same := sender{by: first.By, claimed: first.Claimed}, func(a, b *bool) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
 	if first.How == req.How && by == who && schema.SameJSON(first.Result, req.Result) && same(first.IsError, req.IsError) {
 		return nil
