@@ -22,7 +22,7 @@ func executor(name string) func(*publisher.Config) {
 func offered(tb testing.TB, f *publisher.Fleet) (*publisher.Run, publisher.Offer) {
 	tb.Helper()
 	run := start(tb, f, "r1")
-	offer, err := run.Handoff("threshold_critical").ID("h1").Decisions("no cgo").Offer(tb.Context())
+	offer, err := run.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical", HandoffID: "h1", Context: &schema.HandoffContext{Decisions: []string{"no cgo"}}}).Offer(tb.Context())
 	require.NoError(tb, err)
 	return run, offer
 }
@@ -54,7 +54,7 @@ func TestOffer_Content_FromLog(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrToolFailed)
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: "b.go"}))
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a2", URI: "s3://x/c"}))
-	offer, err := run.Handoff("task_complete").NextAgent("tester").FilesModified("a.go", "b.go", "a.go").Offer(t.Context())
+	offer, err := run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "tester", Context: &schema.HandoffContext{FilesModified: []string{"a.go", "b.go", "a.go"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.go", "b.go", "s3://x/c"}, offer.Data.Context.FilesModified)
 	require.Equal(t, []schema.HandoffTool{{Name: "read", Calls: 2}, {Name: "write", Calls: 2, Failures: 1}}, offer.Data.Tools)
@@ -91,7 +91,7 @@ func TestAccept_Offer_ChildCarriesOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, child, again, "the process keeps its handle")
 
-	grandchild, err := child.Handoff("error").Offer(t.Context())
+	grandchild, err := child.Handoff(schema.HandoffOfferedData{Reason: "error"}).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"r1"}, grandchild.Data.Lineage)
 	require.NoError(t, second.CloseHandoff(t.Context(), offer, "", "done"))
@@ -193,7 +193,7 @@ func TestAccept_OfferNotOpen_Refused(t *testing.T) {
 	w.serve()
 	f := w.fleet()
 	run, offer := offered(t, f)
-	newer, err := run.Handoff("threshold_critical").ID("h1").Decisions("cgo after all").Offer(t.Context())
+	newer, err := run.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical", HandoffID: "h1", Context: &schema.HandoffContext{Decisions: []string{"cgo after all"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	_, err = f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
 	var taken *publisher.HandoffTakenError
@@ -243,7 +243,7 @@ func TestOffer_AlreadyAccepted_Refused(t *testing.T) {
 	_, err := w.fleet(executor("exec-2")).AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
-	_, err = run.Handoff("error").ID("h1").Offer(t.Context())
+	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "error", HandoffID: "h1"}).Offer(t.Context())
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
 }
 
@@ -351,7 +351,7 @@ func TestContinue_Repeated_Continues(t *testing.T) {
 	t.Parallel()
 	const child = "r1-child" // as the acceptance names it
 	offers := func(w *world, parent *publisher.Run) publisher.Offer {
-		offer, err := parent.Handoff("threshold_critical").ID("h1").Offer(w.tb.Context())
+		offer, err := parent.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical", HandoffID: "h1"}).Offer(w.tb.Context())
 		require.NoError(w.tb, err)
 		return offer
 	}
@@ -398,7 +398,7 @@ func TestContinue_Repeated_Continues(t *testing.T) {
 			accepted := slices.Contains(names(w.log("r1")), "handoff.accepted")
 			f := w.fleet(executor(test.by))
 			parent := resume(t, f, "r1")
-			got, err := parent.Continue(t.Context(), parent.Handoff("threshold_critical").ID("h1"), publisher.RunSpec{})
+			got, err := parent.Continue(t.Context(), parent.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical", HandoffID: "h1"}), publisher.RunSpec{})
 			require.ErrorIs(t, err, test.want)
 			s := w.requireSameFold(parent)
 			require.Len(t, s.Head.Handoffs, 1)
@@ -429,10 +429,10 @@ func TestAccept_ChildWithOpenCall_NotContinuedElsewhere(t *testing.T) {
 	_, err := openTurn(t, run).Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy"})
 	require.NoError(t, err)
 	before := len(w.log("r1"))
-	_, err = run.Continue(t.Context(), run.Handoff("threshold_critical"), publisher.RunSpec{})
+	_, err = run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical"}), publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrConflict)
 	require.ErrorContains(t, err, "deploy")
 	require.Len(t, w.log("r1"), before)
-	_, err = run.Continue(t.Context(), start(t, f, "r2").Handoff("error"), publisher.RunSpec{})
+	_, err = run.Continue(t.Context(), start(t, f, "r2").Handoff(schema.HandoffOfferedData{Reason: "error"}), publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 }

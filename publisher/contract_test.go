@@ -161,7 +161,7 @@ func TestContract_Continue_TheChildHasItAndTheParentEnds(t *testing.T) {
 	w.serve()
 	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", Complete: "submit", MaxTurns: 7, MaxTokens: 70})
 	require.NoError(t, err)
-	child, err := run.Continue(t.Context(), run.Handoff("threshold_critical"), publisher.RunSpec{})
+	child, err := run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical"}), publisher.RunSpec{})
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusCompleted, run.Head().Status)
 	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 7, MaxTokens: 70}, publisher.ContractOf(child))

@@ -27,7 +27,7 @@ func TestLoop_ChildOfAHandoff_ForkAndRewoundChildAreToldTheOffer(t *testing.T) {
 	w.serve()
 	f := w.fleet()
 	parent := start(t, f, "p1")
-	offer, err := parent.Handoff("task_complete").NextAgent("coder").Remaining(schema.HandoffRemaining{Description: "PAINT THE SHED"}).Offer(t.Context())
+	offer, err := parent.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1", Task: "carry on"})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestLoop_OfferingRunRemoved_ChildIsToldTheOffer(t *testing.T) {
 	w.serve()
 	f := w.fleet()
 	parent := start(t, f, "p1")
-	offer, err := parent.Handoff("task_complete").NextAgent("coder").Remaining(schema.HandoffRemaining{Description: "PAINT THE SHED"}).Offer(t.Context())
+	offer, err := parent.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestContinue_BehindARewind_HandsOnAgain(t *testing.T) {
 			_, err := openTurn(t, run).Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("hand it on"))})
 			require.NoError(t, err)
 			handOn := func(run *publisher.Run) (*publisher.Run, error) {
-				return run.Continue(t.Context(), run.Handoff("task_complete").NextAgent("coder").ID(c.id), publisher.RunSpec{})
+				return run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", HandoffID: c.id}), publisher.RunSpec{})
 			}
 			at := schema.Point{Kind: schema.PointRecord, Number: uint64(run.Head().Records)} //nolint:gosec // a small number
 			child, err := handOn(run)
@@ -158,7 +158,7 @@ func TestLoop_OfferEncrypted_ChildIsToldAndTheServerReadsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet(encrypted(secretKeys("k1")))
-	offer, err := start(t, f, "p1").Handoff("task_complete").NextAgent("coder").Remaining(schema.HandoffRemaining{Description: "PAINT THE SHED"}).Offer(t.Context())
+	offer, err := start(t, f, "p1").Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
 	require.NoError(t, err)

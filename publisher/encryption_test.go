@@ -159,8 +159,12 @@ func TestEncryption_RunIsKilledAskedForkedAndRewound_ServerHasNoContent(t *testi
 	require.NoError(t, err)
 	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "f1", Base: "r1"})
 	require.NoError(t, err)
-	offer, err := run.Handoff("task_complete").Completed(schema.HandoffCompleted{File: "canaryFile", Status: "done", Notes: "canaryNotes"}).
-		Remaining(schema.HandoffRemaining{Description: "canaryRemaining"}).Decisions("canaryDecision").Offer(t.Context())
+	offer, err := run.Handoff(schema.HandoffOfferedData{
+		Reason:    "task_complete",
+		Completed: []schema.HandoffCompleted{{File: "canaryFile", Status: "done", Notes: "canaryNotes"}},
+		Remaining: []schema.HandoffRemaining{{Description: "canaryRemaining"}},
+		Context:   &schema.HandoffContext{Decisions: []string{"canaryDecision"}},
+	}).Offer(t.Context())
 	require.NoError(t, err)
 	require.False(t, run.Head().SizeWarning)
 	offers, err := f.Offers(t.Context(), "r1")
@@ -343,7 +347,7 @@ func TestReads_KeyIsNotThere_AreErrors(t *testing.T) {
 	run := start(t, f, "r1")
 	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput}))
 	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: "q", EventID: questionOf(t, f, "r1", "q"), Payload: raw(`"canary"`)}))
-	offer, err := run.Handoff("task_complete").Decisions("canary").Offer(t.Context())
+	offer, err := run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", Context: &schema.HandoffContext{Decisions: []string{"canary"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	input, err := run.AwaitInput(t.Context(), "q")
 	require.NoError(t, err)

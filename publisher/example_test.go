@@ -161,12 +161,12 @@ func ExampleFleet_AcceptHandoff() {
 	must(err)
 	run, err := fleet.Start(ctx, publisher.RunSpec{ID: "refactor"})
 	must(err)
-	offer, err := run.Handoff("threshold_critical").
-		Completed(schema.HandoffCompleted{File: "store.go", Status: "done"}).
-		Remaining(schema.HandoffRemaining{File: "api.go", Description: "use the new store", Priority: "high"}).
-		Decisions("keep the old API").
-		FilesModified("store.go", "store_test.go", "store.go").
-		Offer(ctx)
+	offer, err := run.Handoff(schema.HandoffOfferedData{
+		Reason:    "threshold_critical",
+		Completed: []schema.HandoffCompleted{{File: "store.go", Status: "done"}},
+		Remaining: []schema.HandoffRemaining{{File: "api.go", Description: "use the new store", Priority: "high"}},
+		Context:   &schema.HandoffContext{Decisions: []string{"keep the old API"}, FilesModified: []string{"store.go", "store_test.go", "store.go"}},
+	}).Offer(ctx)
 	must(err)
 	fmt.Println(offer.HandoffID, offer.Data.Context.FilesModified, offer.Data.SizeChars, "characters, too long:", offer.TooLong)
 

@@ -20,19 +20,19 @@ func TestHandoff_DoubleFiles_AreListedOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: `c:\W\OUT.md`}))
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a2", URI: "file:///C:/w/new.md"}))
-	d := run.Handoff("task_complete").
-		Completed(schema.HandoffCompleted{File: `C:\w\a.go`, Status: "partial", Notes: "the parser is left"}).
-		Completed(schema.HandoffCompleted{File: `C:\w\b.go`, Status: "done"}).
-		Completed(schema.HandoffCompleted{File: `c:/w/A.go`, Status: "done", Tests: &schema.HandoffTests{Passed: 2}}).
-		FilesModified(`C:\w\a.go`, `C:\w\out.md`, `c:/w/a.go`, `\\srv\share\x`, `//SRV/share/X`, "src/x.go", "src/X.go").Data()
+	d := run.Handoff(schema.HandoffOfferedData{
+		Reason:    "task_complete",
+		Completed: []schema.HandoffCompleted{{File: `C:\w\a.go`, Status: "partial", Notes: "the parser is left"}, {File: `C:\w\b.go`, Status: "done"}, {File: `c:/w/A.go`, Status: "done", Tests: &schema.HandoffTests{Passed: 2}}},
+		Context:   &schema.HandoffContext{FilesModified: []string{`C:\w\a.go`, `C:\w\out.md`, `c:/w/a.go`, `\\srv\share\x`, `//SRV/share/X`, "src/x.go", "src/X.go"}},
+	}).Data()
 	require.Equal(t, []schema.HandoffCompleted{
 		{File: `C:\w\a.go`, Status: "done", Tests: &schema.HandoffTests{Passed: 2}}, {File: `C:\w\b.go`, Status: "done"},
 	}, d.Completed)
 	require.Equal(t, []string{`C:\w\a.go`, `C:\w\out.md`, `\\srv\share\x`, "src/x.go", "src/X.go", "file:///C:/w/new.md"}, d.Context.FilesModified)
 	require.Equal(t, schema.FormatTime(began), d.CreatedAt)
 	require.Equal(t, "coder", d.AgentID)
-	require.Equal(t, "critic", run.Handoff("error").AgentID("critic").Data().AgentID)
-	require.Equal(t, "2026-01-02T03:04:06Z", run.Handoff("error").CreatedAt(began.Add(time.Second)).Data().CreatedAt)
+	require.Equal(t, "critic", run.Handoff(schema.HandoffOfferedData{Reason: "error", AgentID: "critic"}).Data().AgentID)
+	require.Equal(t, "2026-01-02T03:04:06Z", run.Handoff(schema.HandoffOfferedData{Reason: "error", CreatedAt: "2026-01-02T03:04:06Z"}).Data().CreatedAt)
 }
 
 func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
@@ -41,7 +41,10 @@ func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
 	logger := zerolog.New(&log)
 	run, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder", Logger: &logger}, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
-	h := run.Handoff("threshold_critical").ID("h1").Issues(strings.Repeat("x", schema.HandoffSizeWarning))
+	data := schema.HandoffOfferedData{
+		Reason: "threshold_critical", HandoffID: "h1", Context: &schema.HandoffContext{Issues: []string{strings.Repeat("x", schema.HandoffSizeWarning)}},
+	}
+	h := run.Handoff(data)
 	check, err := h.Check()
 	require.NoError(t, err)
 	require.Equal(t, schema.HandoffCheck{SizeChars: schema.HandoffSizeWarning}, check)
@@ -49,7 +52,8 @@ func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, log.String())
 
-	h.Patterns("y")
+	data.Context.Patterns = []string{"y"}
+	h = run.Handoff(data)
 	check, err = h.Check()
 	require.NoError(t, err)
 	require.Contains(t, check.Warning, "4001 characters")
@@ -61,11 +65,11 @@ func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
 	require.True(t, run.Head().SizeWarning)
 	require.Contains(t, log.String(), `"level":"warn","run":"r1","handoff":"h1","size_chars":4001`)
 
-	_, err = run.Handoff("because").Check()
+	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "because"}).Check()
 	require.ErrorContains(t, err, "/reason")
 }
 
-func TestHandoffOf_DocumentOfAnotherTool_IsOffered(t *testing.T) {
+func TestHandoff_DocumentOfAnotherTool_IsOffered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -74,7 +78,8 @@ func TestHandoffOf_DocumentOfAnotherTool_IsOffered(t *testing.T) {
 		"remaining":[{"description":"write b.ts","referencePattern":"a.ts"}],"context":{"filesModified":["a.ts","./a.ts"]}}`
 	data, err := schema.ParseHandoff([]byte(document))
 	require.NoError(t, err)
-	offer, err := run.HandoffOf(*data).ID("h1").Offer(t.Context())
+	data.HandoffID = "h1"
+	offer, err := run.Handoff(*data).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.ts"}, offer.Data.Context.FilesModified)
 	require.Equal(t, []schema.HandoffCompleted{{File: "a.ts", Status: "done"}}, offer.Data.Completed)
@@ -84,29 +89,23 @@ func TestHandoffOf_DocumentOfAnotherTool_IsOffered(t *testing.T) {
 	require.Equal(t, offer.Data, *s.Handoffs[0].Offered)
 }
 
-// The slices of a document that has room behind them are not written to.
-func TestHandoffOf_AddedTo_LeavesTheDocumentAsItIs(t *testing.T) {
+// The slices of a document are not written to, also if they have room behind them.
+func TestHandoff_Document_StaysAsItIs(t *testing.T) {
 	t.Parallel()
 	run := start(t, newWorld(t).fleet(), "r1")
-	list := func() []string { return append(make([]string, 0, 4), "a.go") }
-	data := schema.HandoffOfferedData{
-		Reason: "error", Completed: append(make([]schema.HandoffCompleted, 0, 4), schema.HandoffCompleted{File: "a.go", Status: "done"}),
-		Remaining: append(make([]schema.HandoffRemaining, 0, 4), schema.HandoffRemaining{Description: "write b.go"}),
-		Context:   &schema.HandoffContext{Decisions: list(), Patterns: list(), Issues: list(), FilesModified: list()},
-	}
-	add := func(what string) *publisher.Handoff {
-		return run.HandoffOf(data).Decisions(what).Patterns(what).Issues(what).FilesModified(what).
-			Completed(schema.HandoffCompleted{File: what, Status: "done"}).Remaining(schema.HandoffRemaining{Description: what})
-	}
-	first, second := add("1"), add("2")
-	for what, h := range map[string]*publisher.Handoff{"1": first, "2": second} {
-		d := h.Data()
-		for _, got := range [][]string{d.Context.Decisions, d.Context.Patterns, d.Context.Issues, d.Context.FilesModified} {
-			require.Equal(t, []string{"a.go", what}, got)
-		}
-		require.Equal(t, what, d.Completed[1].File)
-		require.Equal(t, what, d.Remaining[1].Description)
-	}
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: "b.go"}))
+	files := append(make([]string, 0, 4), "a.go")
+	completed := append(make([]schema.HandoffCompleted, 0, 4), schema.HandoffCompleted{File: "a.go", Status: "partial"}, schema.HandoffCompleted{File: "./a.go", Status: "done"})
+	lineage := append(make([]string, 0, 4), "r0")
+	data := schema.HandoffOfferedData{Reason: "error", Completed: completed, Lineage: lineage, Context: &schema.HandoffContext{FilesModified: files}}
+	d := run.Handoff(data).Data()
+	require.Equal(t, []string{"a.go", "b.go"}, d.Context.FilesModified)
+	require.Equal(t, []schema.HandoffCompleted{{File: "a.go", Status: "done"}}, d.Completed)
+	require.Empty(t, d.Lineage, "the runs that this one continues are in its log")
+	require.Equal(t, []string{"a.go", ""}, files[:2])
+	require.Equal(t, []string{"r0", ""}, lineage[:2])
+	require.Equal(t, []schema.HandoffCompleted{{File: "a.go", Status: "partial"}, {File: "./a.go", Status: "done"}, {}}, completed[:3])
+	require.Equal(t, files, data.Context.FilesModified)
 }
 
 // An executor in another language writes the document as it is.
@@ -139,10 +138,10 @@ func TestHandoff_OfferWithoutAnAnswer_IsRepeatedAsTheSameEvent(t *testing.T) {
 		c.Now = func() time.Time { now = now.Add(time.Second); return now }
 	}), "r1")
 	p.dropAcks(-1)
-	_, err := run.Handoff("error").ID("h1").Offer(t.Context())
+	_, err := run.Handoff(schema.HandoffOfferedData{Reason: "error", HandoffID: "h1"}).Offer(t.Context())
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	p.dropAcks(0)
-	_, err = run.Handoff("error").ID("h1").Offer(t.Context())
+	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "error", HandoffID: "h1"}).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"run.started", "handoff.offered"}, names(w.log("r1")))
 	w.requireSameFold(run)

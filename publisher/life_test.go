@@ -54,11 +54,15 @@ func TestHandoff_Offer_CollectsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
-	h := run.Handoff("threshold_critical").ID("h1").Kind("continuation").NextAgent("coder").
-		Completed(schema.HandoffCompleted{File: "a.go", Status: "done", Tests: &schema.HandoffTests{Passed: 3}}).
-		Remaining(schema.HandoffRemaining{Description: "write b.go", Priority: "high"}).
-		Decisions("no cgo").Patterns("table tests").Issues("é is two bytes").
-		FilesModified("a.go", "b.go", "a.go").FilesModified("./b.go", "c.go")
+	h := run.Handoff(schema.HandoffOfferedData{
+		Reason:    "threshold_critical",
+		HandoffID: "h1",
+		Kind:      "continuation",
+		NextAgent: "coder",
+		Completed: []schema.HandoffCompleted{{File: "a.go", Status: "done", Tests: &schema.HandoffTests{Passed: 3}}},
+		Remaining: []schema.HandoffRemaining{{Description: "write b.go", Priority: "high"}},
+		Context:   &schema.HandoffContext{Decisions: []string{"no cgo"}, Patterns: []string{"table tests"}, Issues: []string{"é is two bytes"}, FilesModified: []string{"a.go", "b.go", "a.go", "./b.go", "c.go"}},
+	})
 	require.Equal(t, []string{"a.go", "b.go", "c.go"}, h.Data().Context.FilesModified)
 	require.Equal(t, int64(len("a.go"+"done"+"write b.go"+"high"+"no cgo"+"table tests"+"e is two bytes"+"a.gob.goc.go")), h.Data().SizeChars)
 	offer, err := h.Offer(t.Context())
@@ -66,11 +70,11 @@ func TestHandoff_Offer_CollectsContext(t *testing.T) {
 	require.False(t, offer.TooLong)
 	require.False(t, run.Head().SizeWarning)
 
-	offer, err = run.Handoff("error").Issues(strings.Repeat("x", schema.HandoffSizeWarning), "y").Offer(t.Context())
+	offer, err = run.Handoff(schema.HandoffOfferedData{Reason: "error", Context: &schema.HandoffContext{Issues: []string{strings.Repeat("x", schema.HandoffSizeWarning), "y"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	require.True(t, offer.TooLong, "accepted and flagged")
 	require.True(t, run.Head().SizeWarning)
-	_, err = run.Handoff("because").Offer(t.Context())
+	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "because"}).Offer(t.Context())
 	require.Error(t, err, "the reason is one of three")
 	s := w.requireSameFold(run)
 	require.Len(t, s.Handoffs, 2)

@@ -169,7 +169,7 @@ func TestLoop_AcceptedHandoff_TheModelReadsIt(t *testing.T) {
 	turn := openTurn(t, old)
 	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("So far."))})
 	require.NoError(t, err)
-	child, err := old.Continue(t.Context(), old.Handoff("threshold_critical").Remaining(schema.HandoffRemaining{File: "a.go", Description: "mend a.go"}), publisher.RunSpec{})
+	child, err := old.Continue(t.Context(), old.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical", Remaining: []schema.HandoffRemaining{{File: "a.go", Description: "mend a.go"}}}), publisher.RunSpec{})
 	require.NoError(t, err)
 	m := new(scripted)
 	err = publisher.Loop{Model: m.model}.Work(t.Context(), child)

@@ -101,12 +101,14 @@ func (l *looping) offerBy(ctx context.Context, call *ToolCall) (Offer, error) {
 	if err := jsonv2.Unmarshal(plainArguments(call.Arguments), &to); err != nil {
 		return Offer{}, fmt.Errorf("hand-off of run %s by call %s: %w", l.run.id, call.ID, err)
 	}
-	h := l.run.Handoff("task_complete").NextAgent(to.Agent).Decisions(to.Decisions...).Issues(to.Issues...)
+	data := schema.HandoffOfferedData{
+		Reason: "task_complete", NextAgent: to.Agent, Context: &schema.HandoffContext{Decisions: to.Decisions, Issues: to.Issues},
+	}
 	if to.Agent != l.run.Head().Agent {
-		h.Kind(schema.HandoffTransfer)
+		data.Kind = schema.HandoffTransfer
 	}
 	for _, left := range to.Remaining {
-		h.Remaining(schema.HandoffRemaining{Description: left})
+		data.Remaining = append(data.Remaining, schema.HandoffRemaining{Description: left})
 	}
-	return h.Offer(ctx)
+	return l.run.Handoff(data).Offer(ctx)
 }

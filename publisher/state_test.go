@@ -95,14 +95,14 @@ func TestState_HandOff_TheNextRunBeginsWithIt(t *testing.T) {
 	require.NoError(t, run.SetState(t.Context(), "todo", []todo{{Text: "mend"}}))
 	long := strings.Repeat("long ", 40<<10)
 	require.NoError(t, run.SetState(t.Context(), "long", long))
-	child, err := run.Continue(t.Context(), run.Handoff("threshold_critical"), publisher.RunSpec{ID: "r2"})
+	child, err := run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{Reason: "threshold_critical"}), publisher.RunSpec{ID: "r2"})
 	require.NoError(t, err)
 	require.Equal(t, []todo{{Text: "mend"}}, valueOf[[]todo](t, child, "todo"))
 
 	// Another executor reads the offer, and the values from where the offering run has them.
 	offering := start(t, f, "r3")
 	require.NoError(t, offering.SetState(t.Context(), "long", long))
-	_, err = offering.Handoff("task_complete").NextAgent("tester").Offer(t.Context())
+	_, err = offering.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "tester"}).Offer(t.Context())
 	require.NoError(t, err)
 	other := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
 	offers, err := other.Offers(t.Context(), "r3")

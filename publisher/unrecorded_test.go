@@ -76,7 +76,7 @@ func TestUnrecorded_WhatNeedsAFleet_SaysSo(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrUnrecorded)
 	_, err = run.AwaitInput(ctx, "q")
 	require.ErrorIs(t, err, publisher.ErrUnrecorded)
-	_, err = run.Continue(ctx, run.Handoff(""), publisher.RunSpec{})
+	_, err = run.Continue(ctx, run.Handoff(schema.HandoffOfferedData{}), publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrUnrecorded)
 	_, err = publisher.Unrecorded(ctx, publisher.Config{Executor: "exec-1"}, publisher.RunSpec{ID: "r2", Agent: "coder", Handoff: &schema.HandoffSource{Run: "r1"}})
 	require.ErrorIs(t, err, publisher.ErrUnrecorded)

@@ -13,12 +13,10 @@ import (
 // HandOver offers the remaining work to another agent. Files, tools, usage and lineage come from the log. A second try
 // with the same id does not make a second offer.
 func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRemaining) (publisher.Offer, error) {
-	h := run.Handoff("threshold_critical").ID("to-review").Kind(schema.HandoffTransfer).NextAgent("reviewer").
-		Decisions("The parser stays recursive.")
-	for _, piece := range left {
-		h.Remaining(piece)
-	}
-	return h.Offer(ctx)
+	return run.Handoff(schema.HandoffOfferedData{
+		HandoffID: "to-review", Reason: "threshold_critical", Kind: schema.HandoffTransfer, NextAgent: "reviewer", Remaining: left,
+		Context: &schema.HandoffContext{Decisions: []string{"The parser stays recursive."}},
+	}).Offer(ctx)
 }
 
 // ErrNoOffer is returned by TakeOffer when the run has no open offer.
@@ -57,7 +55,8 @@ func HandOverDocument(ctx context.Context, run *publisher.Run, document []byte) 
 	if err != nil {
 		return offer, "", err // the error names the field
 	}
-	h := run.HandoffOf(*data).ID("from-the-tool")
+	data.HandoffID = "from-the-tool"
+	h := run.Handoff(*data)
 	check, err := h.Check()
 	if err != nil || check.Warning != "" {
 		return offer, check.Warning, err

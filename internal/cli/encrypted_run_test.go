@@ -184,7 +184,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymarkAs(t, "used with the key", with, 0, "diff", "r1", "f1")
 	rewound, err := fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{At: schema.Point{Kind: schema.PointTurn, Number: 2}})
 	require.NoError(t, err)
-	offer, err := rewound.Handoff("task_complete").Completed(schema.HandoffCompleted{File: "canaryFile", Status: "done", Notes: "canaryNotes"}).Decisions("canaryDecision").Offer(t.Context())
+	offer, err := rewound.Handoff(schema.HandoffOfferedData{Reason: "task_complete", Completed: []schema.HandoffCompleted{{File: "canaryFile", Status: "done", Notes: "canaryNotes"}}, Context: &schema.HandoffContext{Decisions: []string{"canaryDecision"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	h.waymarkAs(t, "used with the key", with, 0, "handoff", "answer", "r1", offer.HandoffID, "--decline", "canaryDeclined")
 	h.waymarkAs(t, "asked with the key", with, 0, "handoff", "ls", "r1")

@@ -320,10 +320,13 @@ func (m *mission) handedOn() {
 	run, err := f.Start(ctx, publisher.RunSpec{ID: "port", Task: "Port the parser."})
 	require.NoError(m.t, err)
 	turn(run, "Half of it is ported.")
-	handoff := run.Handoff("threshold_critical").ID("half").
-		Completed(schema.HandoffCompleted{File: "lexer.go", Status: "done", Tests: &schema.HandoffTests{Passed: 14, Skipped: 1, Failed: 2}, Notes: "as in C"}).
-		Remaining(schema.HandoffRemaining{File: "parser.go", Description: "Port the statements.", ReferencePattern: "lexer.go", Priority: "high"}).
-		Decisions("The parser stays recursive.").Patterns("one function a rule").Issues("labels of loops").FilesModified("lexer.go", "./lexer.go")
+	handoff := run.Handoff(schema.HandoffOfferedData{
+		Reason:    "threshold_critical",
+		HandoffID: "half",
+		Completed: []schema.HandoffCompleted{{File: "lexer.go", Status: "done", Tests: &schema.HandoffTests{Passed: 14, Skipped: 1, Failed: 2}, Notes: "as in C"}},
+		Remaining: []schema.HandoffRemaining{{File: "parser.go", Description: "Port the statements.", ReferencePattern: "lexer.go", Priority: "high"}},
+		Context:   &schema.HandoffContext{Decisions: []string{"The parser stays recursive."}, Patterns: []string{"one function a rule"}, Issues: []string{"labels of loops"}, FilesModified: []string{"lexer.go", "./lexer.go"}},
+	})
 	child, err := run.Continue(ctx, handoff, publisher.RunSpec{ID: "port-2"})
 	require.NoError(m.t, err)
 	turn(child, "The rest is ported.")

@@ -195,7 +195,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// Executors cancel, and accept a hand-off: the key is proven, the name is claimed.
 	worker := schema.ProvenBy("executor", k.public(t, keyedFleet, access.Executor))
-	offer, err := r.Handoff("task_complete").Offer(ctx)
+	offer, err := r.Handoff(schema.HandoffOfferedData{Reason: "task_complete"}).Offer(ctx)
 	require.NoError(t, err)
 	child, err := k.executor(t, "worker-8").AcceptHandoff(ctx, offer, publisher.RunSpec{})
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	require.NoError(t, err)
 	wait(ctx, t, r, "q1")
 	wait(ctx, t, r, "q2")
-	offer, err := r.Handoff("task_complete").Offer(ctx)
+	offer, err := r.Handoff(schema.HandoffOfferedData{Reason: "task_complete"}).Offer(ctx)
 	require.NoError(t, err)
 
 	// The asker does not approve.

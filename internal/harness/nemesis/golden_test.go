@@ -242,7 +242,7 @@ func (w *lone) goldenRuns(t *testing.T) {
 
 	run, _ = begin("golden-wait")
 	require.NoError(t, run.Mark(ctx, "here"))
-	_, err = run.Handoff("task_complete").ID("h1").Offer(ctx)
+	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", HandoffID: "h1"}).Offer(ctx)
 	require.NoError(t, err)
 	w.cli(t, "fork", "golden-wait", "--as", "golden-fork")
 	nc := w.conn(t)
