@@ -81,8 +81,6 @@ type Config struct {
 	Silence time.Duration
 	// SweepEvery is the interval of the sweeps for silent executors. Default 1 s.
 	SweepEvery time.Duration
-	// OrphansPerSecond bounds the control events that orphan runs and expire waits. Default 200.
-	OrphansPerSecond int
 	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default 3; a
 	// negative number means never.
 	MaxClaims int
@@ -121,7 +119,6 @@ func (c Config) withDefaults() Config {
 	c.PurgeAfter = cmp.Or(c.PurgeAfter, DefaultPurgeAfter)
 	c.Silence = cmp.Or(c.Silence, schema.DefaultSilenceMS*time.Millisecond)
 	c.SweepEvery = cmp.Or(c.SweepEvery, time.Second)
-	c.OrphansPerSecond = cmp.Or(c.OrphansPerSecond, 200)
 	c.MaxClaims = cmp.Or(c.MaxClaims, schema.DefaultMaxClaims)
 	return c
 }
@@ -140,22 +137,9 @@ func (c Config) Validate() error {
 		got, min int64
 	}{
 		{"Shard", int64(c.Shard), 0},
-		{"BatchEvents", int64(c.BatchEvents), 1},
-		{"BatchBytes", int64(c.BatchBytes), 1 << 10},
-		{"SealBytes", c.SealBytes, 1},
-		{"SealEvents", c.SealEvents, 1},
-		{"SealMaxBytes", c.SealMaxBytes, c.SealBytes},
-		{"SealMaxEvents", c.SealMaxEvents, c.SealEvents},
-		{"IdleSealBytes", c.IdleSealBytes, 1},
-		{"CachedRuns", int64(c.CachedRuns), 1},
 		{"Linger", int64(c.Linger), 0},
 		{"LeaseTTL", int64(c.LeaseTTL), int64(time.Second)},
-		{"ReconcileEvery", int64(c.ReconcileEvery), int64(time.Millisecond)},
-		{"IdleSealAfter", int64(c.IdleSealAfter), 0},
-		{"SafeAfter", int64(c.SafeAfter), 0},
-		{"SweepEvery", int64(c.SweepEvery), int64(time.Millisecond)},
 		{"Silence", int64(c.Silence), 3 * int64(c.SweepEvery)},
-		{"OrphansPerSecond", int64(c.OrphansPerSecond), 1},
 	} {
 		if f.got < f.min {
 			return fmt.Errorf("fold worker: %s is %d, at least %d", f.name, f.got, f.min)
@@ -172,7 +156,7 @@ func (c Config) Validate() error {
 
 // sweeper returns the configuration of the shard's sweeper.
 func (c *Config) sweeper() liveness.SweeperConfig {
-	return liveness.SweeperConfig{Fleet: c.Fleet, Holder: c.Holder, Shard: c.Shard, Silence: c.Silence, Every: c.SweepEvery, PerSecond: c.OrphansPerSecond}
+	return liveness.SweeperConfig{Fleet: c.Fleet, Holder: c.Holder, Shard: c.Shard, Silence: c.Silence, Every: c.SweepEvery}
 }
 
 // purges reports whether sealed events are ever purged.

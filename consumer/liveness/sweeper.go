@@ -22,6 +22,8 @@ import (
 )
 
 const (
+	// sweepRate bounds the events of a sweeper per second.
+	sweepRate = 200
 	// sweepsAtOnce bounds the concurrent writes of a sweep.
 	sweepsAtOnce = 8
 	// sweepPatience bounds one of them.
@@ -34,10 +36,8 @@ type SweeperConfig struct {
 	// Holder names the daemon replica in its events.
 	Holder string
 	Shard  int
-	// Silence is how long an executor may be silent, Every the interval of the sweeps, and PerSecond the largest rate
-	// of their events.
+	// Silence is how long an executor may be silent, and Every the interval of the sweeps.
 	Silence, Every time.Duration
-	PerSecond      int
 }
 
 // Deps are the dependencies of a sweeper. All fields are required.
@@ -88,7 +88,7 @@ type Sweeper struct {
 // NewSweeper returns a sweeper of a shard. Call Run to start it.
 func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
 	return &Sweeper{
-		cfg: cfg, deps: deps, pace: rate.NewLimiter(rate.Limit(cfg.PerSecond), sweepsAtOnce),
+		cfg: cfg, deps: deps, pace: rate.NewLimiter(sweepRate, sweepsAtOnce),
 		served: (&serverClock{js: deps.JS, shard: deps.Shard, daemon: deps.Now}).now, machine: time.Now,
 	}
 }
@@ -171,7 +171,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 
 // perTick is how many runs one tick may write to.
 func (w *Sweeper) perTick() int {
-	return max(int(float64(w.cfg.PerSecond)*w.every().Seconds()), 1)
+	return max(int(float64(w.pace.Limit())*w.every().Seconds()), 1)
 }
 
 // gone reports whether the run needs an executor and its own is silent for too long, or has left, or disowns the run.

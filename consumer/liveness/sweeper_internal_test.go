@@ -389,7 +389,7 @@ func TestSweeper_ManySilentRuns_OrphansPaced(t *testing.T) {
 	for _, r := range runs {
 		r.Folded()
 	}
-	w.cfg.PerSecond = 5
+	w.pace.SetLimit(5)
 	w.pass(10, nil)
 	require.Equal(t, int64(5), w.deps.Stats.Orphaned.Load())
 	for _, r := range runs {

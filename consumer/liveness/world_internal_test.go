@@ -74,7 +74,7 @@ func newSweeper(deps Deps) *Sweeper {
 	deps.Stats, deps.Log = new(SweepStats), zerolog.Nop()
 	deps.Ready, deps.Suspect = func() bool { return true }, func(string) {}
 	s := NewSweeper(SweeperConfig{
-		Fleet: "default", Holder: "daemon-1", Silence: schema.DefaultSilenceMS * time.Millisecond, Every: time.Second, PerSecond: 200,
+		Fleet: "default", Holder: "daemon-1", Silence: schema.DefaultSilenceMS * time.Millisecond, Every: time.Second,
 	}, deps)
 	s.machine = deps.Now
 	return s

@@ -17,8 +17,12 @@ const (
 	DefaultClaimBurst = 20
 )
 
-// Bounds of ClaimRate.
-const minClaimRate, maxClaimRate = 0.01, 1e6
+const (
+	// stateBudget bounds the payload folded for view state concurrently, in bytes.
+	stateBudget = 64 << 20
+	// streamTimeout bounds a whole answer with content.
+	streamTimeout = 15 * time.Minute
+)
 
 // Config sets how a fleet's service answers. Every field but the names has a default for its zero value.
 type Config struct {
@@ -50,16 +54,11 @@ type Config struct {
 	// Streams is the number of concurrent answers with view events. It is less than Workers, so that slow clients
 	// leave workers for other requests. Default half of Workers.
 	Streams int
-	// StateBudget bounds the payload folded for view state concurrently, in bytes. Default 64 MiB; at least
-	// schema.MaxStateView.
-	StateBudget int64
 	// Timeout is how long a request may take from its arrival until its first reply. A request that waits that long
 	// for a worker is refused as overloaded, and not executed. Default 10 s.
 	Timeout time.Duration
 	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
 	AckTimeout time.Duration
-	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
-	StreamTimeout time.Duration
 	// ClaimRate is the number of takeovers per second that this replica begins for claims, and ClaimBurst how many at
 	// once after a pause. Beyond it, clients are told when to ask again. Defaults DefaultClaimRate and
 	// DefaultClaimBurst.
@@ -85,10 +84,8 @@ func (c Config) withDefaults() Config {
 	c.Queue = cmp.Or(c.Queue, 1024)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 16<<20)
 	c.Streams = cmp.Or(c.Streams, max(c.Workers/2, 1))
-	c.StateBudget = cmp.Or(c.StateBudget, 64<<20)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
-	c.StreamTimeout = cmp.Or(c.StreamTimeout, 15*time.Minute)
 	if c.Settings == nil {
 		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{} }
 	}
@@ -108,28 +105,8 @@ func (c Config) Validate() error {
 	if err := schema.CheckName("replica", c.Name); err != nil {
 		return fmt.Errorf("%w: Name: %w", ErrConfig, err)
 	}
-	for _, f := range []struct {
-		name          string
-		got, min, max int64
-	}{
-		{"Workers", int64(c.Workers), 1, 1 << 16},
-		{"Queue", int64(c.Queue), 1, 1 << 20},
-		{"QueueBytes", c.QueueBytes, 1 << 20, 1 << 40},
-		{"Streams", int64(c.Streams), 1, int64(c.Workers)},
-		{"StateBudget", c.StateBudget, schema.MaxStateView, 1 << 40},
-		{"Timeout", int64(c.Timeout), int64(time.Millisecond), int64(time.Hour)},
-		{"AckTimeout", int64(c.AckTimeout), int64(time.Millisecond), int64(time.Hour)},
-		{"StreamTimeout", int64(c.StreamTimeout), int64(time.Millisecond), int64(24 * time.Hour)},
-		{"ClaimBurst", int64(c.ClaimBurst), 1, 1 << 16},
-		{"MaxClaims", int64(c.MaxClaims), -1 << 31, 1 << 31},
-		{"Grace", int64(c.Grace), int64(time.Millisecond), int64(time.Hour)},
-	} {
-		if f.got < f.min || f.got > f.max {
-			return fmt.Errorf("%w: %s is %d, use %d to %d", ErrConfig, f.name, f.got, f.min, f.max)
-		}
-	}
-	if !(c.ClaimRate >= minClaimRate && c.ClaimRate <= maxClaimRate) {
-		return fmt.Errorf("%w: ClaimRate is %g, use %g to %g a second", ErrConfig, c.ClaimRate, minClaimRate, maxClaimRate)
+	if c.Grace < time.Millisecond || c.Grace > time.Hour {
+		return fmt.Errorf("%w: Grace is %s, use 1ms to 1h", ErrConfig, c.Grace)
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(cfg.Fleet), now: now, liveRuns: live,
-		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
+		budget: semaphore.NewWeighted(stateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: newRequestQueue(&cfg),
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})

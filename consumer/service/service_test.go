@@ -56,14 +56,9 @@ func TestConfig_Invalid_NamesField(t *testing.T) {
 	ok := serviceConfig{Fleet: "default", Name: "service-1"}
 	require.NoError(t, ok.Validate())
 	for name, change := range map[string]func(*serviceConfig){
-		"Fleet":       func(c *serviceConfig) { c.Fleet = "a.b" },
-		"Name":        func(c *serviceConfig) { c.Name = "" },
-		"Workers":     func(c *serviceConfig) { c.Workers = -1 },
-		"Streams":     func(c *serviceConfig) { c.Streams = 1000 },
-		"StateBudget": func(c *serviceConfig) { c.StateBudget = 1 },
-		"Timeout":     func(c *serviceConfig) { c.Timeout = -time.Second },
-		"ClaimRate":   func(c *serviceConfig) { c.ClaimRate = -1 },
-		"ClaimBurst":  func(c *serviceConfig) { c.ClaimBurst = -1 },
+		"Fleet": func(c *serviceConfig) { c.Fleet = "a.b" },
+		"Name":  func(c *serviceConfig) { c.Name = "" },
+		"Grace": func(c *serviceConfig) { c.Grace = -1 },
 	} {
 		c := ok
 		change(&c)

@@ -32,7 +32,7 @@ type view struct {
 }
 
 // openView checks the view of a request, "" for state. For view events it takes a place among the streams: other views
-// wait for no client, so clients that do not take their events do not block a takeover with view state. StateBudget
+// wait for no client, so clients that do not take their events do not block a takeover with view state. stateBudget
 // bounds the memory of view state. View head keeps one head; at a point it reads the run, of any size, without that
 // bound.
 func (s *Service) openView(t *task, name string) (*view, error) {
@@ -53,7 +53,7 @@ func (s *Service) openView(t *task, name string) (*view, error) {
 
 // open prepares to send content. That has a deadline other than the answer's, and ends with the service.
 func (v *view) open() error {
-	ctx, cancel := context.WithTimeout(v.task.work, v.svc.cfg.StreamTimeout)
+	ctx, cancel := context.WithTimeout(v.task.work, streamTimeout)
 	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
 	if err != nil {
 		cancel()

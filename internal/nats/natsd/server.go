@@ -203,7 +203,7 @@ func (s *Server) options(port int) *server.Options {
 		Host:                   host,
 		Port:                   port,
 		Users:                  []*server.User{{Username: s.id.User, Password: s.id.Password}},
-		MaxPayload:             int32(s.cfg.MaxPayload), // Validate bounds it
+		MaxPayload:             int32(s.cfg.MaxPayload), //nolint:gosec // a few MiB
 		JetStream:              true,
 		StoreDir:               s.layout.Store(),
 		JetStreamMaxStore:      s.maxStore(),
