@@ -249,7 +249,7 @@ func (d *Daemon) workerConfig(shard int) fold.Config {
 	c.AfterUnclean, c.Activity = d.madeGood, d.activity
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {
-			_, err := kvstore.Change(ctx, d.cfg.Fold, d.cfg.Fleet, func(*kvstore.FleetConfig) {})
+			_, err := kvstore.Change(ctx, d.cfg.Fold, d.cfg.Fleet, func(c *kvstore.FleetConfig) { c.Shards = len(d.read) })
 			return err
 		}
 	}

@@ -88,6 +88,20 @@ func TestSettings_ApplyFails_AppliedLater(t *testing.T) {
 	require.EqualValues(t, 5000, settings.Current().SilenceMS)
 }
 
+// A restore may take the place of the fleet that the daemon began with.
+func TestSettings_FleetReplacedByOneOfOtherShards_RunFails(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: 64 << 20}))
+	current, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	current.Shards = 8
+	settings := consumer.NewSettings(current, nc, js, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
+	require.ErrorIs(t, settings.Run(t.Context()), consumer.ErrOtherShards)
+}
+
 // The provisioning process has read the settings: a leader that goes away after that must not end the start.
 func TestDaemon_SettingsAreGiven_AreNotReadAgain(t *testing.T) {
 	t.Parallel()

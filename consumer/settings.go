@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -35,7 +36,11 @@ type Settings struct {
 
 	mu      sync.Mutex
 	current schema.FleetSettings
+	err     error
 }
+
+// ErrOtherShards is returned by a daemon whose fleet was replaced by one with another number of shards. Start it again.
+var ErrOtherShards = errors.New("fleet has another number of shards than when the daemon started: start the daemon again")
 
 // NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new
 // version, one after the other; if it fails, the same version is applied again later.
@@ -55,8 +60,23 @@ func (s *Settings) Current() schema.FleetSettings {
 	return s.current
 }
 
+// Err is the error of the last Refresh.
+func (s *Settings) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
 // Refresh reads the settings and applies changes. It is not called concurrently.
 func (s *Settings) Refresh(ctx context.Context) error {
+	err := s.refresh(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	return err
+}
+
+func (s *Settings) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
 	defer cancel()
 	next, _, err := s.fleets.Get(ctx, s.fleet)
@@ -64,6 +84,9 @@ func (s *Settings) Refresh(ctx context.Context) error {
 		return err
 	}
 	was := s.Current()
+	if next.Shards != was.Shards {
+		return fmt.Errorf("fleet %s: %w", s.fleet, ErrOtherShards)
+	}
 	if kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
@@ -86,7 +109,7 @@ func (s *Settings) tell() {
 	}
 }
 
-// Run follows the settings until ctx ends; it returns nil then.
+// Run follows the settings until ctx ends, and returns nil then, or [ErrOtherShards].
 func (s *Settings) Run(ctx context.Context) error {
 	told := make(chan struct{}, 1) // one pending announcement is enough
 	sub, err := s.nc.Subscribe(schema.SettingsSubject(s.fleet), func(*nats.Msg) {
@@ -109,7 +132,11 @@ func (s *Settings) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-told:
 		}
-		if err := s.Refresh(ctx); err != nil && ctx.Err() == nil {
+		err := s.Refresh(ctx)
+		if errors.Is(err, ErrOtherShards) {
+			return err
+		}
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Msg("could not read settings of the fleet, trying again")
 		}
 	}

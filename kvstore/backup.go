@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -173,36 +175,113 @@ func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSet
 }
 
 // Vacate deletes the streams and then the settings of a fleet in which no event was ever stored, such as one that a
-// daemon made after the store was lost: a restore can take its place. It returns [ErrExists], and deletes nothing, if
-// anything is stored.
-func Vacate(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
+// daemon made after the store was lost: a restore can take its place. It deletes nothing, and returns [ErrExists] if
+// anything is stored, or [ErrHeld] as a [*HeldError] if a daemon holds the lease of a shard.
+func Vacate(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) (err error) {
 	p := provisioner{js: js, fleets: NewFleets(js)}
 	list := resources(&settings, &settings, true)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("vacate fleet %s: %w", settings.Fleet, err)
+		}
+	}()
+	if err := p.vacant(ctx, list, &settings); err != nil {
+		return err
+	}
+	if err := p.unled(ctx, &settings); err != nil {
+		return err
+	}
+	// Executors may still publish: the logs lose their subjects, and are checked again.
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.subjects(context.WithoutCancel(ctx), &settings, schema.Names.EventSubjects))
+		}
+	}()
+	if err := p.subjects(ctx, &settings, schema.Names.EventStream); err != nil {
+		return err
+	}
+	if err := p.vacant(ctx, list, &settings); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if err := js.DeleteStream(ctx, r.want.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("stream %s: %w", r.want.Name, translate(err))
+		}
+	}
+	return p.fleets.bucket.remove(ctx, settings.Fleet)
+}
+
+// vacant returns [ErrExists] if an event was ever stored in the fleet.
+func (p *provisioner) vacant(ctx context.Context, list []resource, settings *schema.FleetSettings) error {
 	for _, r := range list {
 		info, err := p.info(ctx, r.want.Name)
 		if err == nil && r.truth && isUsed(info) {
 			err = p.barriersOnly(ctx, info)
 		}
 		if err != nil && !errors.Is(err, ErrStreamMissing) {
-			return fmt.Errorf("vacate fleet %s: %w", settings.Fleet, err)
+			return err
 		}
 	}
 	for i := range settings.Shards {
-		checkpoints := newBucket(js, schema.NamesOf(settings.Fleet, i).CheckpointBucket())
+		checkpoints := newBucket(p.js, schema.NamesOf(settings.Fleet, i).CheckpointBucket())
 		mark, _, err := getWatermark(ctx, &checkpoints, schema.WatermarkKey)
 		switch {
 		case err == nil && mark.Totals.Events > 0:
-			return fmt.Errorf("vacate fleet %s: %w: shard %d has folded %d events", settings.Fleet, ErrExists, i, mark.Totals.Events)
+			return fmt.Errorf("%w: shard %d has folded %d events", ErrExists, i, mark.Totals.Events)
 		case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStreamMissing):
-			return fmt.Errorf("vacate fleet %s: %w", settings.Fleet, err)
+			return err
 		}
 	}
-	for _, r := range list {
-		if err := js.DeleteStream(ctx, r.want.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("vacate fleet %s: stream %s: %w", settings.Fleet, r.want.Name, translate(err))
+	return nil
+}
+
+// unled returns [ErrHeld] if a daemon renews the lease of a shard. The lease of a daemon that crashed passes within its
+// time to live.
+func (p *provisioner) unled(ctx context.Context, settings *schema.FleetSettings) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range settings.Shards {
+		lease, err := NewLease(p.js, LeaseConfig{Name: FoldLease(schema.NamesOf(settings.Fleet, i)), Holder: "restore", TTL: MinLeaseTTL})
+		if err != nil {
+			return err
+		}
+		group.Go(func() error {
+			again := time.NewTicker(MinLeaseTTL)
+			defer again.Stop()
+			for {
+				err := lease.Acquire(ctx, time.Now(), 0)
+				switch {
+				case err == nil:
+					return lease.Release(ctx)
+				case errors.Is(err, ErrStreamMissing): // no daemon has run
+					return nil
+				case !errors.Is(err, ErrHeld) || lease.fresh:
+					return err
+				}
+				select {
+				case <-again.C:
+				case <-ctx.Done():
+					return translate(context.Cause(ctx))
+				}
+			}
+		})
+	}
+	return group.Wait()
+}
+
+// subjects gives the log of each shard the subject.
+func (p *provisioner) subjects(ctx context.Context, settings *schema.FleetSettings, of func(schema.Names) string) error {
+	for i := range settings.Shards {
+		n := schema.NamesOf(settings.Fleet, i)
+		info, err := p.info(ctx, n.EventStream())
+		if err == nil {
+			info.Config.Subjects = []string{of(n)}
+			_, err = p.js.UpdateStream(ctx, info.Config)
+		}
+		if err = translate(err); err != nil && !errors.Is(err, ErrStreamMissing) {
+			return fmt.Errorf("subjects of stream %s: %w", n.EventStream(), err)
 		}
 	}
-	return p.fleets.bucket.remove(ctx, settings.Fleet)
+	return nil
 }
 
 // barriersOnly returns [ErrExists] unless a stream's only messages are the daemon's barriers.

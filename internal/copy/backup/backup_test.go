@@ -312,6 +312,45 @@ func TestRestore_FleetWithoutEvents_IsReplaced(t *testing.T) {
 	other.requireRun(x, m.Shards[0].Cut)
 }
 
+// A daemon keeps the number of shards that it began with.
+func TestRestore_DaemonServesFleetWithoutEvents_IsNotReplaced(t *testing.T) {
+	t.Parallel()
+	_, x, dir, m := small(t)
+	other := empty(t)
+	other.provision(kvstore.FleetConfig{Fleet: fleet, Shards: 2, QuotaBytes: kvstore.MinQuotaBytes, ReserveBytes: 1 << 20})
+	stop := other.fold()
+	require.Eventually(t, func() bool {
+		holder, err := kvstore.Holder(t.Context(), other.js, kvstore.FoldLease(schema.NamesOf(fleet, 1)))
+		return err == nil && holder == "daemon-1"
+	}, time.Minute, time.Millisecond)
+	_, err := backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrServed)
+	require.ErrorContains(t, err, "held by daemon-1")
+	other.load()
+	require.Equal(t, 2, other.settings.Shards)
+	stop()
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.NoError(t, err)
+	other.load()
+	other.requireRun(x, m.Shards[0].Cut)
+}
+
+func TestRestore_FleetWithoutEventsAndForeignStream_DeletesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	dir := target(t)
+	_, err := w.take(dir, nil)
+	require.NoError(t, err)
+	other := newWorld(t, 1)
+	_, err = other.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: schema.NamesOf(fleet, 1).EventStream(), Subjects: []string{"a"}})
+	require.NoError(t, err)
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrFleetExists)
+	other.load()
+	_, err = other.js.Stream(t.Context(), schema.NamesOf(fleet, 0).EventStream())
+	require.NoError(t, err)
+}
+
 // An administrator may purge the log of a fleet: its checkpoints still know its runs.
 func TestRestore_FleetWithFoldedEventsOnly_IsNotReplaced(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,9 @@ var (
 	// ErrFleetExists comes when the fleet to restore, or a stream of it, exists on the server. Nothing was changed. Restore into
 	// an empty server or account; a fleet is never merged with another.
 	ErrFleetExists = errors.New("the fleet exists already")
+	// ErrServed comes when a daemon serves the fleet without events whose place the backup would take. Nothing was changed. Stop
+	// the daemon.
+	ErrServed = errors.New("a daemon serves the fleet")
 	// ErrNotABackup comes for a directory without a manifest, such as that of an interrupted backup.
 	ErrNotABackup = errors.New("not a backup")
 	// ErrDamaged comes when a file of a backup does not match the manifest. Use another backup.

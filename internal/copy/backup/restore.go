@@ -40,10 +40,11 @@ type Restored struct {
 }
 
 // Restore restores a backup into a server or account without the fleet, or in place of a fleet in which no event was ever
-// stored. The whole backup is checked first; the fleet exists once all of it is there. A daemon must not serve the fleet during the restore. It may be repeated after a
-// failure, and continues. The daemon that starts next makes the checkpoints.
+// stored and whose daemons are stopped. The whole backup is checked first; the fleet exists once all of it is there. A daemon
+// must not serve the fleet during the restore. It may be repeated after a failure, and continues. The daemon that starts next
+// makes the checkpoints.
 //
-// It returns [ErrFleetExists], [ErrRestore], [ErrLone], and what [Check] returns.
+// It returns [ErrFleetExists], [ErrServed], [ErrRestore], [ErrLone], and what [Check] returns.
 func Restore(ctx context.Context, js jetstream.JetStream, to Target) (*Restored, error) {
 	m, err := Check(to.Dir, to.MaxBytes)
 	if err != nil {
@@ -62,19 +63,23 @@ func bringBack(ctx context.Context, js jetstream.JetStream, m *Manifest, to *Tar
 		return nil, err
 	}
 	there, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
-	switch {
-	case err == nil:
-		if err := kvstore.Vacate(ctx, js, there); errors.Is(err, kvstore.ErrExists) {
-			return nil, fmt.Errorf("%w: %w", ErrFleetExists, err)
-		} else if err != nil {
-			return nil, err
-		}
-	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
+	known := err == nil
+	if !known && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing) {
 		return nil, err
 	}
-	todo, err := begunBefore(ctx, js, m)
+	todo, err := begunBefore(ctx, js, m, &there)
 	if err != nil {
 		return nil, err
+	}
+	if known {
+		switch err := kvstore.Vacate(ctx, js, there); {
+		case errors.Is(err, kvstore.ErrExists):
+			return nil, fmt.Errorf("%w: %w", ErrFleetExists, err)
+		case errors.Is(err, kvstore.ErrHeld):
+			return nil, fmt.Errorf("%w: %w", ErrServed, err)
+		case err != nil:
+			return nil, err
+		}
 	}
 	done := &Restored{Manifest: m, Before: len(m.Streams) - len(todo)}
 	for _, s := range todo {
@@ -96,8 +101,9 @@ func bringBack(ctx context.Context, js jetstream.JetStream, m *Manifest, to *Tar
 }
 
 // begunBefore checks the existing streams. It returns those to restore, and deletes those that a restore of the same
-// backup left unfinished. Nothing is changed if any stream has another origin.
-func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*Stream, error) {
+// backup left unfinished. Nothing is changed if any stream has another origin. Streams of the fleet with the settings there
+// make room.
+func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest, there *schema.FleetSettings) ([]*Stream, error) {
 	var todo, unfinished []*Stream
 	for i := range m.Streams {
 		s := &m.Streams[i]
@@ -110,6 +116,10 @@ func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*S
 			return nil, fmt.Errorf("stream %s: %w", s.Name, err)
 		}
 		info := has.CachedInfo()
+		if _, _, err := kvstore.StreamOf(there, &info.Config, 0); there.Format != 0 && err == nil {
+			todo = append(todo, s)
+			continue
+		}
 		if info.Config.Metadata[kvstore.RestoredMetadata] != m.ID {
 			return nil, fmt.Errorf("%w: stream %s is there, and not of this backup", ErrFleetExists, s.Name)
 		}

@@ -80,7 +80,7 @@ func explainPublisher(err error) *Error {
 }
 
 var storageErrors = []sentinel{
-	{kvstore.ErrSettingsMissing, Damaged, "restore a backup into an empty server; or make the settings again: waymark serve --shards N, with that number of shards and the " +
+	{kvstore.ErrSettingsMissing, Damaged, "restore a backup into an empty server; or stop the daemon, then make the settings again: waymark serve --shards N, with that number of shards and the " +
 		"fleet's --quota, --silence and --replicas, then set its retention and keys"},
 	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never recreated silently"},
 	{kvstore.ErrSettings, Usage, "see: waymark serve --help"},
@@ -138,6 +138,7 @@ func explainConfig(all []*kvstore.ConfigError) *Error {
 var backupErrors = []sentinel{
 	{backup.ErrExists, Conflict, "name a directory that does not exist; existing files are never overwritten"},
 	{backup.ErrFleetExists, Conflict, "restore into a server or account where the fleet has no events; nothing was changed"},
+	{backup.ErrServed, Conflict, "stop the daemon that holds the lease, then repeat the restore; nothing was changed"},
 	{backup.ErrNotABackup, NotFound, "name the directory of a backup: it has a manifest.json"},
 	{backup.ErrLone, Usage, "nothing was restored; repeat the restore with --replicas 1"},
 	{backup.ErrTooLarge, Damaged, "nothing was written; if you trust the backup, allow more with --max-size"},
