@@ -223,6 +223,14 @@ func resources(next, old *schema.FleetSettings, known bool) []resource {
 	return list
 }
 
+// Remains returns [ErrSettingsMissing] or [ErrStreamMissing] if a fleet without settings has streams with content, and
+// nil for a new fleet.
+func Remains(ctx context.Context, js jetstream.JetStream, fleet string) error {
+	p := provisioner{js: js}
+	_, err := p.checkRemains(ctx, fleet, 0)
+	return err
+}
+
 // checkRemains guards a fleet without settings, and returns its number of shards, 0 for the default. Settings are stored
 // after the streams were created and before anything is written: streams with content had other settings, which are
 // never replaced by defaults. Only the caller can name their number of shards. A stream that is missing while others have

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -52,8 +54,16 @@ func (c *Client) Settings(ctx context.Context) (jetstream.JetStream, schema.Flee
 	return js, settings, err
 }
 
-// notThere is the error for a fleet that the server does not have.
+// notThere is the error for a fleet that the server does not have, or whose settings are lost. The roles of clients cannot
+// tell: they may not list streams.
 func (c *Client) notThere(ctx context.Context, err error) error {
+	if !slices.ContainsFunc(access.ClientRoles(), func(r access.Role) bool { return c.NATS.Opts.InboxPrefix == access.InboxPrefix(r) }) {
+		if js, jsErr := jetstream.New(c.NATS); jsErr == nil {
+			if lost := kvstore.Remains(ctx, js, c.Fleet); errors.Is(lost, kvstore.ErrSettingsMissing) {
+				return fmt.Errorf("fleet %s: %w", c.Fleet, lost)
+			}
+		}
+	}
 	return &failure.Error{Code: failure.NotFound, Err: err, Hint: c.StartHint(ctx), What: fmt.Sprintf("fleet %s does not exist on %s", c.Fleet, c.Target.Address())}
 }
 

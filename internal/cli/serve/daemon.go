@@ -320,8 +320,13 @@ func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetst
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing): // the bucket of settings comes with the first fleet
 		return schema.FleetSettings{}, err
 	default:
-		if err := d.mayCreate(a, err); err != nil {
-			return schema.FleetSettings{}, err
+		switch remains := kvstore.Remains(ctx, js, a.Fleet); {
+		case remains == nil:
+			if err := d.mayCreate(a, err); err != nil {
+				return schema.FleetSettings{}, err
+			}
+		case !errors.Is(remains, kvstore.ErrSettingsMissing) && !errors.Is(remains, kvstore.ErrStreamMissing):
+			return schema.FleetSettings{}, remains
 		}
 		if d.server != nil {
 			config.NewShards = roomyShards(d.storeRoom(), int64(c.Quota))

@@ -2,12 +2,14 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/nats/natsd"
+	"github.com/waymarkio/waymark/kvstore"
 )
 
 const (
@@ -101,7 +103,8 @@ func (d *daemon) takeLocks() {
 	d.waymark.Workers()
 }
 
-// readiness returns the reasons not to send requests here: a connection is down, or a shard's log takes no writes.
+// readiness returns the reasons not to send requests here: a connection is down, the fleet's settings are
+// missing, or a shard's log takes no writes.
 func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	list := d.liveness(ctx, now)
 	if d.server != nil && d.server.Full() != "" {
@@ -115,6 +118,13 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	}
 	if len(list) > 0 {
 		return list // without them there is no write to wait for
+	}
+	if err := d.waymark.Settings().Err(); errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
+		settings := d.waymark.Settings().Current()
+		list = append(list, trouble{
+			"settings of fleet " + settings.Fleet + " are missing", err.Error(),
+			fmt.Sprintf("restart the daemon with --shards %d and the fleet's --quota, --silence and --replicas, then set its retention and keys", settings.Shards),
+		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
