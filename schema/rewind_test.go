@@ -358,44 +358,6 @@ func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {
 	require.Len(t, r.head.Superseded, 2, "the ranges behind the point are left behind themselves")
 }
 
-// A signal's id may be used again once the signal is consumed. A rewind may then open two signals with one id: the id
-// means the older one.
-func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
-	for name, consume := range map[string]func(r *testRun, turn int32){
-		"by an event": func(r *testRun, _ int32) { r.write(&schema.SignalConsumedData{SignalIDs: []string{"s"}}, 0) },
-		"by a turn": func(r *testRun, turn int32) {
-			require.Equal(r.tb, schema.Applied, r.write(&schema.TurnStartedData{Turn: turn, Signals: []string{"s"}}, turn).Kind)
-			require.Equal(r.tb, schema.Applied, r.write(&schema.TurnAnsweredData{Turn: turn, Message: assistantMessage()}, turn).Kind)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newTestRun(t)
-			r.start()
-			send := func(text string) {
-				t.Helper()
-				require.Equal(t, schema.Applied, r.event(r.makeControl(&schema.SignalSentData{SignalID: "s", Name: text}, r.head.Epoch)).Kind)
-			}
-			send("first") // record 2
-			consume(r, 1)
-			send("second")
-			r.rewind(2)
-			names := func() (open []string) {
-				for _, s := range r.head.Signals {
-					open = append(open, s.Name)
-				}
-				return open
-			}
-			require.Equal(t, []string{"first", "second"}, names())
-			for turn := range int32(2) {
-				consume(r, turn+1)
-				require.Len(t, names(), int(1-turn))
-				require.NotEmpty(t, r.state.Signals[turn].ConsumedAt)
-			}
-			require.Len(t, r.state.Signals, 2)
-		})
-	}
-}
-
 // The fold takes the ranges in a rewind's head unchanged. A range that reaches beyond the run's end hides every later
 // event from all readers of the content: each is acknowledged, accepted and counted, but no state, resume or fork has
 // it, and the head does not show it.

@@ -34,8 +34,7 @@ type SignalRequest struct {
 // SignalSentData sends a message into a run that has not ended, whatever its status. Control event. The run's signals
 // are in log order, and each is consumed once.
 type SignalSentData struct {
-	// SignalID is the sender's id of the signal, unique in the run. Required. A rewind may open two signals with one
-	// id if the id was used again: then the id means the earlier one.
+	// SignalID is the sender's id of the signal, unique in the run. Required.
 	SignalID string `json:"signal_id" check:"required,max=256,text"`
 	// Name tells the agent what the signal is about. Required.
 	Name    string         `json:"name" check:"required,max=256,text"`
@@ -118,7 +117,7 @@ func (h *Head) unknownSignal(ids []string, turn int32) string {
 func (h *Head) takeSignals(ids []string, turn int32) {
 	for i := range h.Signals {
 		switch s := &h.Signals[i]; {
-		case slices.Contains(ids, s.SignalID) && h.signal(s.SignalID) == i:
+		case slices.Contains(ids, s.SignalID):
 			s.Turn = turn
 		case s.Turn == turn:
 			s.Turn = 0
@@ -133,11 +132,7 @@ func (h *Head) consumeSignals(turn int32, ids ...string) {
 		return
 	}
 	h.Signals = nilIfEmpty(slices.DeleteFunc(h.Signals, func(s OpenSignal) bool {
-		at := slices.Index(ids, s.SignalID)
-		if at >= 0 {
-			ids = slices.Delete(slices.Clone(ids), at, at+1)
-		}
-		return at >= 0 || s.Turn != 0 && s.Turn == turn
+		return slices.Contains(ids, s.SignalID) || s.Turn != 0 && s.Turn == turn
 	}))
 }
 
