@@ -19,7 +19,7 @@ func saidOf(t *testing.T, file string, config func(*publisher.Config), agent fun
 	t.Helper()
 	return found(t, func(tb testing.TB) {
 		tb.Helper()
-		waymarktest.ReplayWith(tb, file, config, agent)
+		waymarktest.Replay(tb, file, config, agent)
 	})
 }
 

@@ -28,13 +28,9 @@ import (
 //
 // file is the output of waymark events RUN --all --no-follow --json --raw, of a run that has completed or failed. A run
 // with fields in the blob store (above 256 KiB) cannot be replayed, because they are not in the file.
-func Replay(tb testing.TB, file string, agent func(*Recorded) publisher.Work) {
-	tb.Helper()
-	ReplayWith(tb, file, nil, agent)
-}
-
-// ReplayWith is Replay with a change of the executor's configuration, such as the Policy of the recorded run.
-func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agent func(*Recorded) publisher.Work) {
+//
+// config changes the executor's configuration, such as to the Policy of the recorded run; nil changes nothing.
+func Replay(tb testing.TB, file string, config func(*publisher.Config), agent func(*Recorded) publisher.Work) {
 	tb.Helper()
 	r, err := readRecorded(file)
 	if err != nil {
@@ -50,7 +46,7 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 }
 
 // ReplayFromEach tests a deploy with a recorded run. It lets the current agent take the run over after each record, as
-// the executors of the next version take over a living run, and go on as in [ReplayWith]. The test fails if the rest of
+// the executors of the next version take over a living run, and go on as in [Replay]. The test fails if the rest of
 // the run diverges from the record. It begins at the first answer of the model or other work: what only a new run would
 // see is no divergence, such as another system message. A call in doubt is settled as rerun, and plays its record.
 // Each takeover takes place in a world of its own.
@@ -289,7 +285,7 @@ func (r *Recorded) play(key schema.CallKey, name string, arguments []byte) (sche
 	case c.Outcome == schema.OutcomeFailed && (c.Error == nil || c.Error.Type != schema.DeniedType):
 		return none, recordedFailure{c.Error}
 	}
-	return none, r.divergef("call %s of tool %s in turn %d runs, but in the record it was denied, or abandoned by a person: pass the Policy of the recorded run to ReplayWith",
+	return none, r.divergef("call %s of tool %s in turn %d runs, but in the record it was denied, or abandoned by a person: pass the Policy of the recorded run to Replay",
 		key.ToolCallID, name, key.Turn)
 }
 

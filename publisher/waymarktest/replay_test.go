@@ -89,11 +89,11 @@ func TestReplay_SameAgent_NoDivergence(t *testing.T) {
 	t.Parallel()
 	for _, result := range []string{"sent", ""} {
 		file := record(t, nil, mailer(sending(publisher.Hold, result), nil))
-		waymarktest.Replay(t, file, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
+		waymarktest.Replay(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
 	}
 	asks := func(c *publisher.Config) { c.Policy = askFirst }
 	file := record(t, asks, mailer(sending(publisher.Hold, "sent"), nil))
-	waymarktest.ReplayWith(t, file, asks, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
+	waymarktest.Replay(t, file, asks, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
 }
 
 func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
@@ -124,14 +124,14 @@ func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
 			t.Parallel()
 			said := found(t, func(tb testing.TB) {
 				tb.Helper()
-				waymarktest.Replay(tb, file, func(r *waymarktest.Recorded) publisher.Work { return played(r, c.change) })
+				waymarktest.Replay(tb, file, nil, func(r *waymarktest.Recorded) publisher.Work { return played(r, c.change) })
 			})
 			require.Contains(t, said, c.says)
 		})
 	}
 	said := found(t, func(tb testing.TB) {
 		tb.Helper()
-		waymarktest.Replay(tb, file, func(r *waymarktest.Recorded) publisher.Work {
+		waymarktest.Replay(tb, file, nil, func(r *waymarktest.Recorded) publisher.Work {
 			return func(ctx context.Context, run *publisher.Run) error {
 				turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
 				if err != nil {
@@ -150,7 +150,7 @@ func replayed(t *testing.T, file string) string {
 	t.Helper()
 	return found(t, func(tb testing.TB) {
 		tb.Helper()
-		waymarktest.Replay(tb, file, nil)
+		waymarktest.Replay(tb, file, nil, nil)
 	})
 }
 

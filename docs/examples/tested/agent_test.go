@@ -65,7 +65,7 @@ func pays(_ context.Context, request publisher.ModelRequest) (publisher.Answer, 
 // snippet: replay
 
 func TestClerk_RecordedRun_IsTheSame(t *testing.T) {
-	waymarktest.Replay(t, "testdata/answer-bob.jsonl", func(r *waymarktest.Recorded) publisher.Work {
+	waymarktest.Replay(t, "testdata/answer-bob.jsonl", nil, func(r *waymarktest.Recorded) publisher.Work {
 		return Clerk(r.Model, nil).Work
 	})
 }
