@@ -63,7 +63,7 @@ func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	w.Await("a turn behind the loss", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
 	require.Greater(t, f.Stats().Applied.Load(), int64(9), "all of it was folded again")
 	behind := []string{"tool_calls_total returned read 1", "turns_ended_total agent-1 completed none 1"}
-	require.Eventually(t, func() bool { return len(counted(t, second)) > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(counted(t, second)) >= len(behind) }, time.Minute, time.Millisecond)
 	require.Equal(t, behind, counted(t, second))
 	require.Equal(t, want, counted(t, first))
 }
