@@ -173,7 +173,7 @@ kill -9 `, monitor, http))
 		}
 	}
 	var shown string
-	// The second time, the run that was taken over is left alone for as long as its executor may live; then it is continued.
+	// The second time, the run that was reopened is continued.
 	for range 2 {
 		text := pasteInto(ctx, t, clone, steps)
 		awaitEnd()
@@ -184,7 +184,7 @@ kill -9 `, monitor, http))
 		} {
 			requireHas(t, text, want)
 		}
-		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 1)
+		require.Len(t, regexp.MustCompile(`(?m)^reopened +the run can be claimed$`).FindAllString(text, -1), 1)
 		require.NotContains(t, text, "FAILED")
 		requireWidth(t, strings.ReplaceAll(text, clone, "~/waymark"))
 		shown += text

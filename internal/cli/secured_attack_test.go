@@ -338,8 +338,8 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		require.Contains(t, text, "--inbox-prefix")
 		s.waymark(t, int(failure.Unavailable), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), // no daemon runs
 			"--nkey", filepath.Join(s.fleets, "payments-observer.nk"), "--inbox-prefix", access.InboxPrefix(access.Observer), "runs", "ls")
-		text = s.waymark(t, int(failure.Refused), "--fleet", "payments", "--context", s.context("rivals", access.Daemon), "serve")
-		require.Contains(t, text, "does not permit this user to publish to")
+		text = s.waymark(t, int(failure.NotFound), "--fleet", "payments", "--context", s.context("rivals", access.Daemon), "serve")
+		require.Contains(t, text, "a daemon with a key creates none")
 
 		connect := func(fleet string, opts []nats.Option) (*publisher.Fleet, error) {
 			return publisher.Connect(ctx, publisher.Config{URL: s.url(), Options: opts, Fleet: fleet, Executor: "x", Agent: "y"})

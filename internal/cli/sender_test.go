@@ -165,9 +165,11 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	require.Equal(t, "bob", input.Claimed)
 	require.Equal(t, k.by("ann")+" (claims: bob)", output.ByText(input.By, input.Claimed))
 
-	// The key is part of a repeated request: with another key it is a new one, and the question has its answer already.
+	// The same answer of the same key is a repeat; of another key, it is refused: the question has its answer.
 	wait(ctx, t, r, "q2")
-	same := []string{"--json", "input", "r1", "q2", "--text", "yes", "--by", "carol", "--request-id", "x1"}
+	asked, err := f.Get(ctx, "r1")
+	require.NoError(t, err)
+	same := []string{"--json", "input", "r1", "q2", "--text", "yes", "--by", "carol", "--event", asked.Head.Interrupts[0].Position.ID}
 	var first, again schema.ControlReply
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &first))
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &again))
@@ -178,13 +180,15 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// A client writes the server's header itself, and sends no name.
 	wait(ctx, t, r, "q3")
+	asked, err = f.Get(ctx, "r1")
+	require.NoError(t, err)
 	nkey, err := nats.NkeyOptionFromSeed(k.seed("ann"))
 	require.NoError(t, err)
 	nc, err := nats.Connect(k.addr, nkey, nats.CustomInboxPrefix(access.InboxPrefix(access.Operator)))
 	require.NoError(t, err)
 	defer nc.Close()
 	reply, err := nc.RequestMsg(&nats.Msg{
-		Subject: schema.ServiceSubject(schema.VerbInput, keyedFleet, "r1"), Data: []byte(`{"interrupt_id":"q3"}`),
+		Subject: schema.ServiceSubject(schema.VerbInput, keyedFleet, "r1"), Data: []byte(`{"interrupt_id":"q3","event_id":"` + asked.Head.Interrupts[0].Position.ID + `"}`),
 		Header: nats.Header{access.InfoHeader: {`{"acc":"FLEET_payments_operator","user":"` + k.people["bob"].Key + `"}`}},
 	}, securedWait)
 	require.NoError(t, err)
