@@ -381,7 +381,7 @@ func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 // HasWork reports whether there is something for an executor to do: a run that waits has a request to cancel, or a signal
 // that no turn was started with; any other run has not ended.
 func (h *Head) HasWork() bool {
-	return !h.Status.Terminal() && (len(h.Interrupts) == 0 || h.CancelRequested || slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 }))
+	return !h.Status.Terminal() && (len(h.Interrupts) == 0 || h.CancelRequested || h.Signalled())
 }
 
 // leave records that the run has no executor any more. Without work a waiting run goes on waiting, and with signals that
@@ -442,7 +442,7 @@ func (h *Head) unasked(which func(*OpenInterrupt) bool) {
 	}
 }
 
-// moved returns the instant that is as long after to as at is after from; at itself if one of the times is missing.
+// moved returns to + (at − from), or at itself if one of the times is missing.
 // With from and at of one clock and to of the server's, it translates a deadline from an executor's clock.
 func moved(at, from, to string) string {
 	var times [3]time.Time

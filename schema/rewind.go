@@ -89,7 +89,7 @@ func (h *Head) rewind(to *Base, at, now string) {
 		After: to.Records, Through: h.Records, Epoch: h.Epoch, Time: at, Tokens: max(0, h.Usage.Tokens()-to.Head.Usage.Tokens()),
 	})
 	h.Signals = slices.Clone(to.Head.Signals)
-	h.heard()
+	h.endSignalWaits()
 	h.Limit, h.LimitTurn, h.CancelRequested = to.Head.Limit, to.Head.LimitTurn, false
 }
 

@@ -83,7 +83,7 @@ func (h *Head) signalSent(e *Event, p *place, d *SignalSentData) Verdict {
 		return rejected(ReasonTooMany, "the run has %d signals that are not consumed", MaxSignals)
 	}
 	h.Signals = append(h.Signals, OpenSignal{SignalID: d.SignalID, Name: excerpt(d.Name), Since: e.Time, Position: p.at})
-	h.heard()
+	h.endSignalWaits()
 	h.unattended() // a run without an executor gets one
 	return Verdict{Kind: Applied, Boundary: true}
 }
@@ -93,8 +93,8 @@ func (h *Head) Signalled() bool {
 	return slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 })
 }
 
-// heard ends the waits for a signal once there is one.
-func (h *Head) heard() {
+// endSignalWaits ends the waits for a signal once there is one.
+func (h *Head) endSignalWaits() {
 	if h.Signalled() {
 		h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitSignal })
 	}
@@ -123,7 +123,7 @@ func (h *Head) takeSignals(ids []string, turn int32) {
 			s.Turn = 0
 		}
 	}
-	h.heard()
+	h.endSignalWaits()
 }
 
 // consumeSignals consumes the signals of a turn, and those with the ids.

@@ -96,7 +96,7 @@ func (m *Model) rewind(to *schema.Base, at string) {
 	for _, s := range to.Head.Signals {
 		m.signals = append(m.signals, signal{s.SignalID, s.Turn})
 	}
-	m.heard()
+	m.endSignalWaits()
 	m.cancelled = false
 	m.superseded = append(withoutTokens(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch, Time: at})
 }

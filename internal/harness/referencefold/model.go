@@ -436,7 +436,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.cancelled = true
 	case *schema.RunOrphanedData:
 		if m.gone == "" {
-			m.gone, m.woken = schema.StatusOrphaned, m.unread()
+			m.gone, m.woken = schema.StatusOrphaned, m.signalled()
 			if d.Unheld {
 				m.claims = max(m.claims-1, 0)
 			}
@@ -446,7 +446,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnavailable || waits {
 			m.claims = max(m.claims-1, 0)
 		}
-		m.gone, m.woken = schema.StatusInterrupted, d.Reason != schema.InterruptedWaiting && m.unread()
+		m.gone, m.woken = schema.StatusInterrupted, d.Reason != schema.InterruptedWaiting && m.signalled()
 	case *schema.RunEndedData:
 		m.ended, m.end = true, schema.Status(d.Status)
 		clear(m.waits)

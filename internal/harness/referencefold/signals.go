@@ -13,7 +13,7 @@ func (m *Model) sent(d *schema.SignalSentData) bool {
 		return false
 	}
 	m.signals = append(m.signals, signal{id: d.SignalID})
-	m.heard()
+	m.endSignalWaits()
 	m.woken = m.woken || m.gone != ""
 	return true
 }
@@ -54,7 +54,7 @@ func (m *Model) take(d *schema.TurnStartedData) {
 			s.turn = d.Turn
 		}
 	}
-	m.heard()
+	m.endSignalWaits()
 }
 
 // signalled reports whether there is a signal that is no turn's.
@@ -62,8 +62,8 @@ func (m *Model) signalled() bool {
 	return slices.ContainsFunc(m.signals, func(s signal) bool { return s.turn == 0 })
 }
 
-// heard ends the waits for a signal if there is one that is no turn's.
-func (m *Model) heard() {
+// endSignalWaits ends the waits for a signal if there is one that is no turn's.
+func (m *Model) endSignalWaits() {
 	if m.signalled() {
 		maps.DeleteFunc(m.waits, func(id string, _ *call) bool { return m.hears[id] })
 	}
@@ -76,7 +76,7 @@ func (m *Model) untold() {
 			m.signals[i].turn = 0
 		}
 	}
-	m.heard()
+	m.endSignalWaits()
 }
 
 // ofTurn consumes the signals that the turn was started with.
@@ -86,9 +86,4 @@ func (m *Model) ofTurn() {
 
 func (m *Model) consume(which func(signal) bool) {
 	m.signals = slices.DeleteFunc(m.signals, which)
-}
-
-// unread reports whether there is a signal that no turn was started with.
-func (m *Model) unread() bool {
-	return slices.ContainsFunc(m.signals, func(s signal) bool { return s.turn == 0 })
 }
