@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -88,7 +87,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	}
 	switch {
 	case list.Incomplete:
-		err = a.Say(a.Stderr, "%s", mayLack(a))
+		err = sayIncomplete(a, true)
 	case len(list.Unread) > 0:
 	case len(list.Inbox) == 0:
 		err = a.Say(a.Stderr, "no run needs a person")
@@ -135,11 +134,8 @@ func (t *task) show(a *base.App, number, of int) error {
 	if t.SideEffect != "" {
 		line += "\n" + output.Hanging(a.Stdout, "    side effect: ", t.SideEffect)
 	}
-	if text := string(t.Arguments); text != "" {
-		if len(text) > mostShown {
-			text = strings.ToValidUTF8(text[:mostShown], "") + "…"
-		}
-		line += "\n" + output.Hanging(a.Stdout, "    arguments: ", text)
+	if len(t.Arguments) > 0 {
+		line += "\n" + output.Hanging(a.Stdout, "    arguments: ", schema.Cut(string(t.Arguments), mostShown))
 	}
 	if t.NoArguments != "" {
 		line += "\n" + output.Hanging(a.Stdout, "    arguments are not shown: ", t.NoArguments+"; see: "+a.Prompt.Command("runs get "+t.Run+" --full"))

@@ -128,13 +128,11 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		}
 		request.After = page.Next
 	}
-	if all.Incomplete && !a.Quiet && !a.JSON {
-		if _, err := fmt.Fprintln(a.Stderr, mayLack(a)); err != nil {
-			return err
-		}
-	}
 	if a.JSON {
 		return output.Document(a.Stdout, all)
+	}
+	if err := sayIncomplete(a, all.Incomplete); err != nil {
+		return err
 	}
 	if err := printRuns(a.Stdout, all.Runs, a.Now()); err != nil {
 		return err
@@ -147,9 +145,12 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	return err
 }
 
-// mayLack says that a list may lack runs, and what to do if that lasts.
-func mayLack(a *base.App) string {
-	return "some runs may be missing: the daemon is still indexing them, or cannot read its store; if this lasts: " + a.Prompt.Command("doctor")
+// sayIncomplete says of an incomplete list that it may lack runs, and what to do if that lasts.
+func sayIncomplete(a *base.App, incomplete bool) error {
+	if !incomplete {
+		return nil
+	}
+	return a.Say(a.Stderr, "some runs may be missing: the daemon is still indexing them, or cannot read its store; if this lasts: %s", a.Prompt.Command("doctor"))
 }
 
 // moment reads a time or an age as RFC 3339; "" for none.

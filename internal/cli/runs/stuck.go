@@ -43,9 +43,12 @@ func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request 
 	if err := printReasons(a, found.Reasons); err != nil || a.Quiet || len(found.Unread) > 0 {
 		return errors.Join(err, unreadError(a, found.Unread))
 	}
+	if err := sayIncomplete(a, found.Incomplete); err != nil {
+		return err
+	}
 	switch {
-	case found.Incomplete:
-		return a.Say(a.Stderr, "%s", mayLack(a))
+	case len(found.Reasons) == 0 && found.Incomplete:
+		return nil
 	case len(found.Reasons) == 0:
 		return a.Say(a.Stderr, "no run is stuck")
 	case found.More > 0:
