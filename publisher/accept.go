@@ -276,8 +276,7 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 		return nil, fmt.Errorf("run %s: %w: call %s of tool %s in turn %d has no outcome: record its outcome first, then continue the run",
 			r.id, ErrConflict, c.ToolCallID, c.Name, c.Turn)
 	}
-	id := h.Data().HandoffID
-	offer, accepted := r.accepted(func(o *Offer) bool { return o.HandoffID == id })
+	offer, accepted := r.accepted(h.Data().HandoffID)
 	if !accepted {
 		var err error
 		if offer, err = h.Offer(ctx); err != nil {
@@ -309,11 +308,11 @@ func (r *Run) giveAway(ctx context.Context, offer Offer, spec RunSpec, unless si
 	return child, err
 }
 
-// accepted returns an offer that an earlier try has already had accepted.
-func (r *Run) accepted(is func(*Offer) bool) (offer Offer, found bool) {
+// accepted returns an offer that an earlier try has already had accepted: the one with an id, or any for "".
+func (r *Run) accepted(id string) (offer Offer, found bool) {
 	r.View(func(s *schema.State) {
 		for _, o := range offersOf(s) {
-			if o.Status == schema.HandoffStatusAccepted && is(&o) {
+			if o.Status == schema.HandoffStatusAccepted && (id == "" || o.HandoffID == id) {
 				offer, found = o, true
 			}
 		}

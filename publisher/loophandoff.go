@@ -51,7 +51,7 @@ func HandoffTool(name, description string, agents ...string) Tool {
 // returned does the rest. noSignals: with open signals, the run does not end; the model is told of them first.
 func (l *looping) handOver(ctx context.Context, calls []ToolCall, results []called, noSignals bool) (over bool, err error) {
 	run := l.run
-	offer, accepted := run.accepted(func(*Offer) bool { return true })
+	offer, accepted := run.accepted("")
 	var call *ToolCall
 	for i := range calls {
 		if t := l.tools[calls[i].Name]; call == nil && t != nil && t.handsOver && results[i].err == nil {
@@ -69,20 +69,15 @@ func (l *looping) handOver(ctx context.Context, calls []ToolCall, results []call
 			return false, err
 		}
 	}
-	var spec RunSpec
-	run.View(func(s *schema.State) {
-		if s.Started != nil {
-			spec.Labels = s.Started.Labels
-		}
-	})
-	if spec.Task, err = run.Task(ctx); err != nil {
+	started, err := run.started(ctx)
+	if err != nil {
 		return false, err
 	}
 	var unless signalGuard
 	if noSignals {
 		unless = unlessOpen
 	}
-	child, err := run.giveAway(ctx, offer, spec, unless)
+	child, err := run.giveAway(ctx, offer, RunSpec{Task: started.Task, Labels: started.Labels}, unless)
 	if child != nil {
 		left := fmt.Errorf("run %s: %w: it is left to the executors of agent %s", child.id, ErrStopped, offer.Data.NextAgent)
 		if failed := child.publishLast(ctx, left, draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}}); failed != nil {

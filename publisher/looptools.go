@@ -85,7 +85,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 // have another schema for the arguments. nil if it can run.
 func (l *looping) refusal(turn *Turn, t *Tool, call *ToolCall) *schema.Error {
 	if t == nil {
-		return &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("the agent had a tool %.80q when it was called, and has it no longer", call.Name)}
+		return unknownTool(nil, fmt.Sprintf("the agent had a tool %.80q when it was called, and has it no longer", call.Name))
 	}
 	if l.run.fleet.redactor != nil && l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
 		// An earlier executor had the unredacted arguments; the record does not have them.
