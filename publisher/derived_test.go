@@ -21,14 +21,20 @@ func toldFirst(t *testing.T, run *publisher.Run) string {
 	return strings.Join(m.sent()[0], "\n")
 }
 
+// offersToPaint offers the work of a run.
+func offersToPaint(t *testing.T, run *publisher.Run) publisher.Offer {
+	t.Helper()
+	offer, err := run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
+	require.NoError(t, err)
+	return offer
+}
+
 func TestLoop_ChildOfAHandoff_ForkAndRewoundChildAreToldTheOffer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
-	parent := start(t, f, "p1")
-	offer, err := parent.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
-	require.NoError(t, err)
+	offer := offersToPaint(t, start(t, f, "p1"))
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1", Task: "carry on"})
 	require.NoError(t, err)
 	require.NoError(t, f.CloseHandoff(t.Context(), offer, "", "its child has the work"))
@@ -48,9 +54,7 @@ func TestLoop_OfferingRunRemoved_ChildIsToldTheOffer(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
-	parent := start(t, f, "p1")
-	offer, err := parent.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
-	require.NoError(t, err)
+	offer := offersToPaint(t, start(t, f, "p1"))
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
 	require.NoError(t, err)
 	w.mark(t, "p1", "n1")
@@ -158,8 +162,7 @@ func TestLoop_OfferEncrypted_ChildIsToldAndTheServerReadsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet(encrypted(secretKeys("k1")))
-	offer, err := start(t, f, "p1").Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "coder", Remaining: []schema.HandoffRemaining{{Description: "PAINT THE SHED"}}}).Offer(t.Context())
-	require.NoError(t, err)
+	offer := offersToPaint(t, start(t, f, "p1"))
 	child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
 	require.NoError(t, err)
 	require.NoError(t, child.Interrupt(t.Context(), schema.InterruptedPreempted))

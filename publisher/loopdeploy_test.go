@@ -29,6 +29,19 @@ func (w *world) leftCall(t *testing.T, policy schema.Replay, begun bool) {
 	w.orphan("r1", 1)
 }
 
+// leftCalls are calls that an executor left, and whether the next version, which cannot run them, holds them.
+var leftCalls = []struct {
+	name   string
+	policy schema.Replay
+	begun  bool
+	held   bool
+}{
+	{name: "hold call that has not run", policy: publisher.Hold},
+	{name: "hold call that may have run", policy: publisher.Hold, begun: true, held: true},
+	{name: "pure call that may have run", policy: publisher.Pure, begun: true},
+	{name: "idempotent call that may have run", policy: publisher.Idempotent, begun: true, held: true},
+}
+
 // nextVersion serves the agent with other tools.
 func (w *world) nextVersion(t *testing.T, name string, tools ...publisher.Tool) *served {
 	t.Helper()
@@ -66,17 +79,7 @@ func (w *world) settle(t *testing.T, how schema.Settlement) {
 
 func TestLoop_RecordedArgumentsDoNotFit_ToolDoesNotRun(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		policy schema.Replay
-		begun  bool
-		held   bool
-	}{
-		{name: "hold call that has not run", policy: publisher.Hold},
-		{name: "hold call that may have run", policy: publisher.Hold, begun: true, held: true},
-		{name: "pure call that may have run", policy: publisher.Pure, begun: true},
-		{name: "idempotent call that may have run", policy: publisher.Idempotent, begun: true, held: true},
-	} {
+	for _, c := range leftCalls {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -107,17 +110,7 @@ func TestLoop_RecordedArgumentsDoNotFit_ToolDoesNotRun(t *testing.T) {
 
 func TestLoop_ToolIsGone_CallThatMayHaveRunIsHeld(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		policy schema.Replay
-		begun  bool
-		held   bool
-	}{
-		{name: "hold call that has not run", policy: publisher.Hold},
-		{name: "hold call that may have run", policy: publisher.Hold, begun: true, held: true},
-		{name: "pure call that may have run", policy: publisher.Pure, begun: true},
-		{name: "idempotent call that may have run", policy: publisher.Idempotent, begun: true, held: true},
-	} {
+	for _, c := range leftCalls {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

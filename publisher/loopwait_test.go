@@ -3,7 +3,6 @@ package publisher_test
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"testing"
 	"time"
 
@@ -93,8 +92,11 @@ func TestLoop_ToolAwaitsSignalDetached_NeedsNoCapacity(t *testing.T) {
 		require.Zero(t, head.Stalled)
 	}
 	wait := w.fold("r1").Head.Interrupts[0]
-	err := w.fleet(named("ann")).Input(t.Context(), "r1", publisher.Input{InterruptID: wait.InterruptID, EventID: wait.Position.ID, Payload: raw(`"hurry"`)})
-	require.ErrorIs(t, err, publisher.ErrConflict, "an answer would not reach the tool")
+	for _, status := range []string{schema.InputResolved, schema.InputCancelled} {
+		err := w.fleet(named("ann")).Input(t.Context(), "r1", publisher.Input{InterruptID: wait.InterruptID, EventID: wait.Position.ID, Status: status, Payload: raw(`"hurry"`)})
+		require.ErrorIs(t, err, publisher.ErrConflict, "an answer would not reach the tool")
+		require.ErrorContains(t, err, "waits for a signal")
+	}
 	require.NoError(t, w.fleet(named("ann")).Signal(t.Context(), "r1", publisher.SignalSpec{Name: "hurry"}))
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	sent := m.sent()
@@ -115,23 +117,4 @@ func TestLoop_ToolAwaitsSignalDetached_TimeoutEndsTheWait(t *testing.T) {
 		require.Equal(t, publisher.OutcomeWaiting, got.outcome)
 	}
 	require.Equal(t, "timeout", w.fold("r1").Calls[0].Error.Type)
-}
-
-// Only a signal ends the wait for one: no executor would be told of an answer.
-func TestLoop_AnswerToTheWaitForASignal_IsRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.daemon()
-	s, m := w.detachedLoop(t, awaits(0))
-	begin(t, s, "r1")
-	require.Equal(t, publisher.OutcomeWaiting, s.outcome(t, "r1").outcome)
-	wait := w.fold("r1").Head.Interrupts[0]
-	for _, status := range []string{schema.InputResolved, schema.InputCancelled} {
-		err := w.fleet(named("ann")).Input(t.Context(), "r1", publisher.Input{InterruptID: wait.InterruptID, EventID: wait.Position.ID, Status: status, Payload: raw(`"hi"`)})
-		require.ErrorIs(t, err, publisher.ErrConflict)
-		require.ErrorContains(t, err, "waits for a signal")
-	}
-	require.NoError(t, w.fleet(named("ann")).Signal(t.Context(), "r1", publisher.SignalSpec{Name: "hurry"}))
-	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
-	require.Contains(t, strings.Join(m.sent()[1], "\n"), "hurry")
 }

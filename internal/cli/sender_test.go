@@ -167,9 +167,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// The same answer of the same key is a repeat; of another key, it is refused: the question has its answer.
 	wait(ctx, t, r, "q2")
-	asked, err := f.Get(ctx, "r1")
-	require.NoError(t, err)
-	same := []string{"--json", "input", "r1", "q2", "--text", "yes", "--by", "carol", "--event", asked.Head.Interrupts[0].Position.ID}
+	same := []string{"--json", "input", "r1", "q2", "--text", "yes", "--by", "carol", "--event", questionOf(t, f, "r1", "q2")}
 	var first, again schema.ControlReply
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &first))
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &again))
@@ -180,15 +178,13 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// A client writes the server's header itself, and sends no name.
 	wait(ctx, t, r, "q3")
-	asked, err = f.Get(ctx, "r1")
-	require.NoError(t, err)
 	nkey, err := nats.NkeyOptionFromSeed(k.seed("ann"))
 	require.NoError(t, err)
 	nc, err := nats.Connect(k.addr, nkey, nats.CustomInboxPrefix(access.InboxPrefix(access.Operator)))
 	require.NoError(t, err)
 	defer nc.Close()
 	reply, err := nc.RequestMsg(&nats.Msg{
-		Subject: schema.ServiceSubject(schema.VerbInput, keyedFleet, "r1"), Data: []byte(`{"interrupt_id":"q3","event_id":"` + asked.Head.Interrupts[0].Position.ID + `"}`),
+		Subject: schema.ServiceSubject(schema.VerbInput, keyedFleet, "r1"), Data: []byte(`{"interrupt_id":"q3","event_id":"` + questionOf(t, f, "r1", "q3") + `"}`),
 		Header: nats.Header{access.InfoHeader: {`{"acc":"FLEET_payments_operator","user":"` + k.people["bob"].Key + `"}`}},
 	}, securedWait)
 	require.NoError(t, err)
