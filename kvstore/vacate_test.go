@@ -12,20 +12,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// meanwhile is a JetStream on which other clients act right before a log is changed or deleted.
-type meanwhile struct {
+// racing is a JetStream on which other clients act right before a log is changed or deleted.
+type racing struct {
 	jetstream.JetStream
 	change, delete func()
 }
 
-func (m meanwhile) UpdateStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+func (m racing) UpdateStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	if cfg.Name == eventStream && m.change != nil {
 		m.change()
 	}
 	return m.JetStream.UpdateStream(ctx, cfg)
 }
 
-func (m meanwhile) DeleteStream(ctx context.Context, name string) error {
+func (m racing) DeleteStream(ctx context.Context, name string) error {
 	if name == eventStream && m.delete != nil {
 		m.delete()
 	}
@@ -45,7 +45,7 @@ func TestVacate_EventStoredAfterTheCheck_DeletesNothing(t *testing.T) {
 			stored = ack.Sequence
 		}
 	}
-	require.ErrorIs(t, kvstore.Vacate(t.Context(), meanwhile{JetStream: b.js, change: change}, settings), kvstore.ErrExists)
+	require.ErrorIs(t, kvstore.Vacate(t.Context(), racing{JetStream: b.js, change: change}, settings), kvstore.ErrExists)
 	log, err := b.js.Stream(t.Context(), eventStream)
 	require.NoError(t, err)
 	m, err := log.GetMsg(t.Context(), stored)
@@ -67,7 +67,7 @@ func TestVacate_EventPublishedBeforeTheDeletion_IsNotAcknowledged(t *testing.T) 
 		_, err := b.js.Publish(t.Context(), schema.NamesOf("alpha", 0).EventSubject("r1"), []byte("x"))
 		require.ErrorIs(t, err, jetstream.ErrNoStreamResponse)
 	}
-	require.NoError(t, kvstore.Vacate(t.Context(), meanwhile{JetStream: b.js, delete: deletes}, settings))
+	require.NoError(t, kvstore.Vacate(t.Context(), racing{JetStream: b.js, delete: deletes}, settings))
 	require.True(t, asked)
 	_, _, err = kvstore.NewFleets(b.js).Get(t.Context(), "alpha")
 	require.ErrorIs(t, err, kvstore.ErrNotFound)

@@ -26,8 +26,8 @@ func (c *blobCache) get(name string) []byte {
 	return slices.Clone(c.blobs[name])
 }
 
-// add keeps a copy. Any other entries make room for it: each turn reads its conversation in the same order, so that to
-// drop the oldest would drop what is needed next.
+// add keeps a copy. Random entries make room for it: each turn reads its conversation in the same order, so the oldest
+// entry is the one that the next turn needs first.
 func (c *blobCache) add(name string, content []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

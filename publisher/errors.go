@@ -14,8 +14,8 @@ import (
 )
 
 // Errors of this package. Each is a verdict, which stored data or the arguments of the call prove, or unknown
-// (fleetclient.Unknown): the request has no answer yet. Only verdicts, and errors of the work's own, end a
-// run as failed; see [Executor]. docs/sdk.md has the list.
+// (fleetclient.Unknown): the request has no answer yet. Only verdicts, and errors of the work's own, end a run as
+// failed; see [Executor]. docs/sdk.md has the list.
 //
 // An error that ends the handle says so: the handle then returns the same error for every later call, and only
 // [Fleet.Resume] continues the run.

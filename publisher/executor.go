@@ -36,8 +36,8 @@ type ExecutorSpec struct {
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
 	// Capacity is the number of active runs at which the executor claims no more; 0 means 100, and a negative number
-	// means that it claims none. Waiting runs count, too, unless WaitDetached releases them. Start and Adopt ignore it. So does the retry of a run that was claimed earlier and
-	// could not be resumed at once; see [Fleet.Claim].
+	// means that it claims none. Waiting runs count, too, unless WaitDetached releases them. Start and Adopt ignore it.
+	// So does the retry of a run that was claimed earlier and could not be resumed at once; see [Fleet.Claim].
 	Capacity int
 	// Grace is how long work may take to stop after Serve's ctx has ended, and how long the executor then tries to
 	// publish the outcomes of its runs; 0 means 10 seconds each.

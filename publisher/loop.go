@@ -68,10 +68,11 @@ type ModelRequest struct {
 //     that arguments do not match the tool's schema. A held call makes the run wait for a person.
 //
 // The run ends when the model answers without a call; the text of the answer is its summary. With Complete, it ends
-// when the completion tool has returned. A [HandoffTool] ends it, too. A message after the answer, and a signal, is answered first. An answer that
-// the provider cut off (finish reason length, max_tokens, max_output_tokens or model_context_window_exceeded) does not
-// end the run, and none of its calls is made: the model is told so, and after three such answers in a row the run
-// fails. The run fails at once if the provider withheld the answer (content_filter, refusal).
+// when the completion tool has returned. A [HandoffTool] ends it, too. A message after the answer, and a signal, is
+// answered first. An answer that the provider cut off (finish reason length, max_tokens, max_output_tokens or
+// model_context_window_exceeded) does not end the run, and none of its calls is made: the model is told so, and after
+// three such answers in a row the run fails. The run fails at once if the provider withheld the answer
+// (content_filter, refusal).
 //
 // Signals of the run ([Fleet.Signal]) reach the model with the next turn, each once and in order, as messages of the
 // role user ([Signal.Message]). The last turn of a run at its limit takes none; the rest are reported as not consumed.

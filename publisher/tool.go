@@ -86,9 +86,9 @@ func Result(v any) (ToolResult, error) {
 // tool runs.
 //
 // If the context ends before the tool returned, or the tool returns [ErrWaiting], no outcome is recorded and the call
-// stays open. If a tool ran but its
-// outcome could not be published, this handle does not run it again: Tool returns its result with the error, and a
-// repeated call publishes it. Parallel calls of one turn may run in several goroutines.
+// stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool returns
+// its result with the error, and a repeated call publishes it. Parallel calls of one turn may run in several
+// goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
 	result, ahead, err := t.tool(ctx, call, run)
 	if ahead == nil {

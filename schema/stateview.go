@@ -18,10 +18,10 @@ type Compacted struct {
 	Time        string `json:"time,omitzero"`
 }
 
-// View returns the state as the view state has it: without the head, which answers have on their own, with each call's
-// arguments and response filled into the messages and the latest compaction applied, and without what that leaves out.
-// [ValidHistory] of its messages is what [State.Conversation] returns. Calls omits arguments and results that Messages have; their refs
-// stand at the message. The state is not changed, and shares its content.
+// View returns the state as the view state has it: without the head, which answers have on their own, with each
+// call's arguments and response filled into the messages and the latest compaction applied, and without what that
+// leaves out. [ValidHistory] of its messages is what [State.Conversation] returns. Calls omits arguments and results
+// that Messages have; their refs stand at the message. The state is not changed, and shares its content.
 func (s *State) View() *State {
 	said, behind := s.conversation()
 	v := *s

@@ -19,8 +19,8 @@ import (
 //   - only messages of the role assistant have calls, and no message is empty.
 //
 // A response without its call, a further response, and a call of another role become texts of the role user that say
-// what they are, and so does the message of an unknown role. A call without a response gets an error as its response. A valid history is returned as it is. The
-// given messages are not changed.
+// what they are, and so does the message of an unknown role. A call without a response gets an error as its response.
+// A valid history is returned as it is. The given messages are not changed.
 func ValidHistory(messages []Message) []Message {
 	return validHistory(messages, func(int, int) *Call { return nil })
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // reconcile is the periodic work of an idle worker: it compares its position with the log, so that it never waits
-// beyond the end of a log that went back; finds live runs that the log has lost; seals idle tails; lowers a raised quota; repairs the live index; moves the
-// safe position.
+// beyond the end of a log that went back; finds live runs that the log has lost; seals idle tails; lowers a raised
+// quota; repairs the live index; moves the safe position.
 func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {

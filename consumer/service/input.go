@@ -106,11 +106,11 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 			"run %s asks another thing under %.80q now: %q", r.Run, o.InterruptID, cmp.Or(o.Message, o.Reason))
 	}
 	if o.Reason == schema.WaitSignal {
-		return nil, schema.Fail(schema.CodeConflict, "Send the run a signal with waymark.signal; that ends the waiting.",
+		return nil, schema.Fail(schema.CodeConflict, "Send the run a signal, which ends the wait: waymark signal "+r.Run+" NAME",
 			"interrupt %.80q waits for a signal, and no executor would be told of an answer", o.InterruptID)
 	}
 	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
-		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
+		return nil, schema.Fail(schema.CodeConflict, "Settle the call, which ends the wait, too: waymark plan "+r.Run,
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
 	}
 	return o, nil

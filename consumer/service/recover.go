@@ -173,10 +173,9 @@ func moved(h *schema.Head, expected schema.Epoch) *schema.ServiceError {
 		"run %s %s in epoch %d, with executor %s, and not in epoch %d", h.Run, why, h.Epoch, cmp.Or(h.Executor, "none"), expected)
 }
 
-// open publishes the takeover after the read's last event and folds it. name is the request's, if it is a rewind, and to
-// is as in [schema.RunResumedData]. It
-// reports false if another event came first. The acknowledgement is both barrier and fence: it comes from the real
-// leader, and the older executor's next compare-and-set fails.
+// open publishes the takeover after the read's last event and folds it. name is the request's, if it is a rewind, and
+// to is as in [schema.RunResumedData]. It reports false if another event came first. The acknowledgement is both
+// barrier and fence: it comes from the real leader, and the older executor's next compare-and-set fails.
 func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, name string, to *schema.Base) (bool, error) {
 	h := &r.Head
 	data := &schema.RunResumedData{

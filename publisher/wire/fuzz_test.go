@@ -83,7 +83,8 @@ func FuzzAnthropic(f *testing.F) {
 	})
 }
 
-// madeValid leaves out of calls what is replaced to make a request valid: their ids, and arguments that are no object.
+// madeValid removes the members of calls that a valid request has in another form: ids, and arguments that are no
+// object.
 func madeValid(items []any) []any {
 	for _, item := range items {
 		call, _ := item.(map[string]any)

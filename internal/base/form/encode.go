@@ -8,9 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Encoder writes messages of [schema.ValidHistory] in the format of a provider's API, as values for [Marshal]. A part without a place in it is
-// an error ([Encoder.Err]). A list is the content of a result only if it consists of the form's blocks. Reasoning of
-// another provider is omitted, because no provider accepts it.
+// Encoder writes messages of [schema.ValidHistory] in the format of a provider's API, as values for [Marshal]. A part
+// without a place in it is an error ([Encoder.Err]). A list is the content of a result only if it consists of the
+// form's blocks. Reasoning of another provider is omitted, because no provider accepts it.
 type Encoder struct {
 	key string
 	err error

@@ -1,7 +1,6 @@
 package fleetclient
 
-// Unknown is an error that proves nothing about what was asked: a later try or another process may bring
-// the answer.
+// Unknown is an error that proves nothing about the request: a later try, or another process, may succeed.
 type Unknown string
 
 // Error returns the text.
