@@ -35,8 +35,11 @@ func TestWorker_LogPurgedByHand_RunIsMarkedUnasked(t *testing.T) {
 			}, time.Minute, time.Millisecond)
 			require.Eventually(t, func() bool { return lost.entry().Live.Attention != "" }, time.Minute, time.Millisecond, "the webhook and the inbox learn of it")
 			require.Eventually(t, func() bool { return w.liveRuns.Counts().Gapped == 1 }, time.Minute, time.Millisecond, "doctor says so")
-			c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
-			require.NoError(t, err)
+			var c *schema.Checkpoint
+			require.Eventually(t, func() bool { // it is put after the live index
+				c, _, err = w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+				return err == nil && len(c.Gaps) > 0
+			}, time.Minute, time.Millisecond)
 			require.Equal(t, []schema.Gap{{Epoch: 1, From: 2, To: 2, Reason: schema.ReasonLost, At: c.Position}}, c.Gaps)
 			require.Equal(t, schema.StatusRunning, c.Status)
 			sum := schema.SummaryOf(&c.Head)
