@@ -166,9 +166,10 @@ var (
 	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream or its settings do not exist.
 	// Start the fleet's daemon, which creates them: waymark serve --fleet NAME.
 	ErrNotProvisioned error = fleetclient.Unknown("fleet is not provisioned")
-	// ErrBlob is returned for a blob that is missing, too large, or does not match its name. Without an answer of the
-	// blob store the error is ErrUnavailable.
-	ErrBlob = errors.New("blob cannot be loaded")
+	// ErrBlob is returned for a blob that is missing, too large for Config.MaxBlob, or does not match its name. It proves
+	// nothing about the run, which goes on after a restore or with a larger limit. Without an answer of the blob store the
+	// error is ErrUnavailable.
+	ErrBlob error = fleetclient.Unknown("blob cannot be loaded")
 	// ErrNoKey is what [Encryption].Key returns for a missing key.
 	ErrNoKey = encryption.ErrNoKey
 	// ErrNotDecrypted is returned for a value that its key does not open: the key is a different one under the same id,

@@ -125,6 +125,38 @@ func TestLoop_ObjectStoreAway_RunIsGivenBackAndCompletesLater(t *testing.T) {
 	returned(t, w, &line{about: aboutBlobs})
 }
 
+// A large field is gone until a person restores it.
+func TestLoop_LargeFieldIsMissing_RunIsQuarantinedAndARestoreCompletesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	submitLarge(w)
+	store, err := w.js.ObjectStore(t.Context(), schema.BlobBucket("default"))
+	require.NoError(t, err)
+	objects, err := store.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, objects, 1)
+	content, err := store.GetBytes(t.Context(), objects[0].Name)
+	require.NoError(t, err)
+	require.NoError(t, store.Delete(t.Context(), objects[0].Name))
+
+	f := w.fleet(named("exec-1"))
+	ex := serveRuns(t, f, nil, loops(publisher.Loop{Model: new(scripted).model}))
+	for range schema.DefaultMaxClaims {
+		got := ex.outcome(t, "r1")
+		require.Equal(t, publisher.OutcomeInterrupted, got.outcome, "%v", got.err)
+		require.ErrorIs(t, got.err, publisher.ErrBlob)
+	}
+	require.Contains(t, w.fold("r1").Head.LastError.Message, objects[0].Name)
+
+	_, err = store.PutBytes(t.Context(), objects[0].Name, content)
+	require.NoError(t, err)
+	_, err = f.Release(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	got := ex.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeCompleted, got.outcome, "%v", got.err)
+}
+
 func TestLoop_LogNotReadAsItBegins_RunIsGivenBackAndCompletesLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -288,7 +288,7 @@ func (m *minority) ask(what string, ask func(ctx context.Context) error) {
 		m.said[what+": unresolved"]++
 	case errors.Is(err, publisher.ErrUnavailable), errors.Is(err, publisher.ErrNoService):
 		m.said[what+": not available"]++
-	case errors.Is(err, publisher.ErrBlob), errors.Is(err, kvstore.ErrUnavailable): // a leader that was cut off may have no such blob
+	case errors.Is(err, publisher.ErrBlob), errors.Is(err, kvstore.ErrUnavailable): // a leader that was cut off may have no such blob, which proves nothing
 		m.said[what+": no"]++
 	default:
 		m.wrong = append(m.wrong, fmt.Sprintf("%s: %v", what, err))
