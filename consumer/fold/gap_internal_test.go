@@ -1,6 +1,7 @@
 package fold
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -56,8 +57,8 @@ func (w *lifeWorld) term() *term {
 	return s
 }
 
-// skipping folds the run's log into a paused term like a consumer of a damaged replica: without some of its messages.
-func (r *logged) skipping(s *term, left ...int) *batch {
+// reading folds the run's log into a paused term. Before each of its messages, it asks whether to skip it.
+func (r *logged) reading(s *term, skips func(i int) bool) *batch {
 	r.w.TB.Helper()
 	reader, err := eventlog.Follow(r.w.TB.Context(), r.w.NC, r.w.JS, r.w.Names, eventlog.FollowFrom{Run: r.Out.Run})
 	require.NoError(r.w.TB, err)
@@ -66,14 +67,19 @@ func (r *logged) skipping(s *term, left ...int) *batch {
 	for i, n := 0, int(reader.Pending()); i < n; i++ {
 		got, err := reader.Next(r.w.TB.Context())
 		require.NoError(r.w.TB, err)
-		if len(left) > 0 && left[0] == i {
-			left = left[1:]
+		if skips(i) {
 			continue
 		}
 		a := &message{Arrived: got, run: r.Out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
 		require.NoError(r.w.TB, s.take(r.w.TB.Context(), b, a))
 	}
 	return b
+}
+
+// skipping folds the run's log like a consumer of a damaged replica: without some of its messages.
+func (r *logged) skipping(s *term, left ...int) *batch {
+	r.w.TB.Helper()
+	return r.reading(s, func(i int) bool { return slices.Contains(left, i) })
 }
 
 // Only one replica's copy is damaged: the missing events were acknowledged, and the leader has them.
@@ -129,4 +135,40 @@ func TestWorker_GapConfirmedByLeader_Reported(t *testing.T) {
 	require.EqualValues(t, 1, got.head.Counts.Gaps)
 	require.Len(t, b.dead, 3)
 	require.Equal(t, gapAt(&got.head), got.confirmed, "it is not asked for again")
+}
+
+// A checkpoint is ahead of the watermark after a crash between the two puts. The next term loads it with the first
+// event that it reads. Before it reads the others, it seals the tail, and adopts a segment of another range that the
+// earlier term stored and did not count.
+func TestSeal_SegmentAdoptedBeforeItsEventsAreRead_CountsEachOnce(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	w.stop()
+	r := w.logged("run-1")
+	for range 3 {
+		r.write(true, &schema.CheckpointMarkedData{Name: "here"})
+	}
+	first := w.term()
+	first.cfg.SealEvents = 2
+	b := r.skipping(first)
+	x := b.touched["run-1"]
+	require.Len(t, x.cuts, 2)
+	require.NoError(t, first.sealer.seal(t.Context(), x))
+	x.segments = schema.SegmentIndex{} // the checkpoint is that of a batch before
+	x.tailEvents, x.tailBytes = 4, x.tailBytes+1
+	require.NoError(t, first.store(t.Context(), b.touched))
+
+	s := w.term()
+	s.cfg.IdleSealBytes, s.mark.RebuildTo, s.distrust = 1, 0, false
+	require.Zero(t, s.mark.Position.Stream, "the crash came before the watermark")
+	r.reading(s, func(i int) bool {
+		if i == 1 {
+			require.NoError(t, s.sealIdle(t.Context()))
+		}
+		return false
+	})
+	got := s.cache.get("run-1")
+	require.True(t, got.refolded, "it adopted the segments")
+	require.Equal(t, r.model, got.head)
+	require.Equal(t, 2, got.segments.Count)
 }

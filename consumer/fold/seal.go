@@ -301,8 +301,8 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 		return err
 	}
 	for at := range fresh.sealed {
-		if at < until {
-			delete(fresh.sealed, at) // it will not be delivered again
+		if at < s.passed { // not until, which may be ahead of the reader
+			delete(fresh.sealed, at)
 		}
 	}
 	r.forget()
