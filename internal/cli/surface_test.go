@@ -45,7 +45,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "diff RUN RUN"},
 	{words: "input RUN"},
 	{words: "handoff ls RUN"},
-	{words: "otel RUN --endpoint OTLP"},
+	{words: "otel --all --no-follow --endpoint OTLP"},
 	{words: "runs get RUN --at end"},
 	{words: "checkpoint RUN --name here", writes: true},
 	{words: "signal RUN note --payload 1 --id s1", writes: true},

@@ -22,7 +22,6 @@ import (
 
 // OtelCmd is waymark otel.
 type OtelCmd struct {
-	Run_      string   `arg:"" name:"run" optional:"" help:"Export the ended spans of this run and exit (default: follow all runs)."`
 	All       bool     `help:"Without a saved position, begin with the oldest kept event."`
 	NoFollow  bool     `help:"Stop at the end of the log."`
 	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT)."`
@@ -40,31 +39,18 @@ func (OtelCmd) Help() string {
 		`the same ids.
 
 Examples:
-  waymark otel --endpoint http://localhost:4318            all runs, from now on
-  waymark otel fix-login --endpoint http://localhost:4318  the ended spans of one run`
-}
-
-// exported is the report of a single export.
-type exported struct {
-	Run     string `json:"run"`
-	Trace   string `json:"trace_id"`
-	Spans   int64  `json:"spans"`
-	Open    int    `json:"open"`
-	Dropped int64  `json:"dropped,omitzero"`
+  waymark otel --endpoint http://localhost:4318                    all runs, from now on
+  waymark otel --endpoint http://localhost:4318 --all --no-follow  what the log has, once`
 }
 
 // hintCollector is the next step if the collector does not answer.
 const hintCollector = "check that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)"
 
-// singlePatience is how long a one-time export waits for the collector.
-const singlePatience = 20 * time.Second
+// oncePatience is how long a one-time export waits for the collector.
+const oncePatience = 20 * time.Second
 
-// Run exports until Ctrl-C, or exports the named run.
+// Run exports until Ctrl-C, or to the end of the log.
 func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
-	switch {
-	case c.Run_ != "" && (c.All || c.NoFollow || c.Position != ""):
-		return failure.New(failure.Usage, "omit them", "--all, --no-follow and --position apply only to the export of all runs")
-	}
 	log, err := base.NewLogger(a.Stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
@@ -79,9 +65,6 @@ func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		if c.Run_ != "" {
-			return c.single(ctx, a, fleet, c.exporter(a, client, log))
-		}
 		err := c.follow(ctx, a, cl, fleet, c.exporter(a, client, log), log)
 		switch {
 		case ctx.Err() == nil:
@@ -100,8 +83,8 @@ func (c OtelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) 
 		Service: c.Service, Version: base.Versions().Waymark, Fleet: a.Fleet,
 		Hint: hintCollector,
 	}
-	if c.Run_ != "" || c.NoFollow {
-		config.Patience = singlePatience
+	if c.NoFollow {
+		config.Patience = oncePatience
 	}
 	return spans.NewExporter(client, config, log)
 }
@@ -117,33 +100,6 @@ func collectorError(err error) error {
 		Code: failure.Unavailable, What: err.Error(), Own: true, Err: err,
 		Hint: hintCollector + "; spans sent again keep their ids",
 	}
-}
-
-// single exports one run.
-func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Reader, exporter *spans.Exporter) error {
-	one := spans.NewSingle(a.Fleet, c.Run_, c.options(), fleet.Keys, exporter.Export)
-	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, &rec) })
-	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
-		return collectorError(err)
-	}
-	return errors.Join(c.finish(ctx, a, one, exporter), err)
-}
-
-// finish sends the rest and prints a summary.
-func (c OtelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exporter *spans.Exporter) error {
-	if err := one.Finish(ctx); err != nil {
-		return collectorError(err)
-	}
-	said := exported{Run: c.Run_, Trace: fmt.Sprintf("%x", spans.TraceID(a.Fleet, c.Run_)), Spans: exporter.Sent.Load(), Open: one.Open(), Dropped: exporter.Dropped.Load()}
-	if a.JSON {
-		return output.Line(a.Stdout, said)
-	}
-	what := "exported " + output.Plural(said.Spans, "span") + " as trace " + said.Trace
-	if said.Open > 0 {
-		what += fmt.Sprintf("; %d have not ended and were not sent", said.Open)
-	}
-	_, err := fmt.Fprintln(a.Stdout, what)
-	return err
 }
 
 // follow exports all runs of the fleet.

@@ -60,9 +60,12 @@ const DefaultMaxRuns = 8192
 // Feed follows the log of one shard.
 type Feed struct {
 	FeedConfig
-	log  zerolog.Logger
-	at   Position
-	runs *runs
+	log zerolog.Logger
+	at  Position
+	// trackers are those of live runs, done the positions up to which the spans of other runs were made. A run in neither is
+	// exported again from the feed's floor on.
+	trackers map[string]*Tracker
+	done     map[string]schema.StreamSequence
 	// batch are ended, unsent spans of so many bytes; since is the time of the first one.
 	batch []*tracepb.Span
 	bytes int
@@ -76,7 +79,7 @@ func NewFeed(config FeedConfig, log zerolog.Logger) *Feed {
 	if config.MaxRuns == 0 {
 		config.MaxRuns = DefaultMaxRuns
 	}
-	return &Feed{FeedConfig: config, log: log.With().Int("shard", config.Names.Shard).Logger(), runs: newRuns(config.MaxRuns)}
+	return &Feed{FeedConfig: config, log: log.With().Int("shard", config.Names.Shard).Logger(), trackers: make(map[string]*Tracker), done: make(map[string]schema.StreamSequence)}
 }
 
 // Run follows the log until ctx ends, or to its end with NoFollow. It returns an error only if it cannot continue.
@@ -169,30 +172,53 @@ func (f *Feed) take(ctx context.Context, a *eventlog.Arrived) error {
 	if err != nil {
 		return err
 	}
-	known := f.runs.get(run)
-	switch {
-	case known.tracker != nil && a.Record.Behind <= known.last:
-		before := known.last
-		ended, missing := known.tracker.Apply(keys, &a.Record)
-		if !missing {
-			f.runs.seen(run, known, a.Record.Stream)
-			f.add(ended)
-			return nil
-		}
-		known.last = before
-	case known.tracker == nil && known.last == 0 && isFirst(&a.Record):
-		known.tracker = NewTracker(f.Names.Fleet, run, f.Options)
-		ended, _ := known.tracker.Apply(keys, &a.Record)
-		f.runs.seen(run, known, a.Record.Stream)
-		f.add(ended)
-		return nil
+	tracker, done := f.trackers[run], f.done[run]
+	if tracker == nil && done == 0 && isFirst(&a.Record) {
+		tracker = NewTracker(f.Names.Fleet, run, f.Options)
 	}
-	return f.rebuild(ctx, keys, run, known, a)
+	if tracker != nil {
+		done = tracker.Last()
+		if a.Record.Behind <= done {
+			if ended, missing := tracker.Apply(keys, &a.Record); !missing {
+				f.seen(run, tracker)
+				f.add(ended)
+				return nil
+			}
+		}
+		delete(f.trackers, run)
+		f.done[run] = done
+	}
+	return f.rebuild(ctx, keys, run, done, a)
+}
+
+// rememberedRuns is how many times more runs are remembered only by their position.
+const rememberedRuns = 16
+
+// seen keeps the tracker of a live run, and the position of one that has ended: few events follow an end, and the run is
+// read again for one. Beyond MaxRuns it forgets half of the trackers.
+func (f *Feed) seen(run string, t *Tracker) {
+	if len(f.done) >= rememberedRuns*f.MaxRuns {
+		clear(f.done)
+	}
+	if t.Ended() {
+		delete(f.trackers, run)
+		f.done[run] = t.Last()
+		return
+	}
+	if len(f.trackers) >= f.MaxRuns {
+		for other, kept := range f.trackers {
+			f.done[other] = kept.Last()
+			if delete(f.trackers, other); len(f.trackers) <= f.MaxRuns/2 {
+				break
+			}
+		}
+	}
+	f.trackers[run] = t
+	delete(f.done, run)
 }
 
 // rebuild folds a run from its first event, and adds the spans that ended after the exported ones.
-func (f *Feed) rebuild(ctx context.Context, keys *schema.Keys, run string, known *followed, a *eventlog.Arrived) error {
-	done := known.last
+func (f *Feed) rebuild(ctx context.Context, keys *schema.Keys, run string, done schema.StreamSequence, a *eventlog.Arrived) error {
 	if done == 0 {
 		done = f.at.Floor
 	}
@@ -240,8 +266,7 @@ func (f *Feed) rebuild(ctx context.Context, keys *schema.Keys, run string, known
 			spans, _ := tracker.Apply(keys, &a.Record)
 			ended = append(ended, spans...)
 		}
-		known.tracker = tracker
-		f.runs.seen(run, known, a.Record.Stream)
+		f.seen(run, tracker)
 		f.add(ended)
 		return nil
 	}

@@ -90,21 +90,6 @@ func (t *Tracker) Last() schema.StreamSequence { return t.order.Last }
 // Ended reports whether the run has ended and no span is open.
 func (t *Tracker) Ended() bool { return t.epoch == nil && t.head.Status.Terminal() }
 
-// Open returns the number of spans that have begun but not ended.
-func (t *Tracker) Open() int {
-	n := len(t.calls) + len(t.phases)
-	if t.epoch != nil {
-		n++
-	}
-	if t.turn != nil {
-		n++
-		if t.turn.chat != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // Apply takes the next record of the run's log, verified by the fleet's keys, and returns the spans that ended with it.
 // missing means that the fold found earlier records missing: then nothing was changed, and the run must be read again.
 func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb.Span, missing bool) {
