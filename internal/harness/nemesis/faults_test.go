@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -148,23 +150,43 @@ func killLoop(ctx context.Context, s *storm) error {
 	return p.kill()
 }
 
-// leader is the server that leads the event stream.
+// leader is the server that leads the event stream. Each server is asked in turn: one that is cut off knows of none.
 func (s *storm) leader(ctx context.Context) (i int, err error) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		var stream jetstream.Stream
-		if stream, err = s.js.Stream(ctx, schema.NamesOf(schema.DefaultFleet, 0).EventStream()); err == nil {
-			if c := stream.CachedInfo().Cluster; c != nil {
-				if i := slices.Index(s.names, c.Leader); i >= 0 {
-					return i, nil
-				}
-			}
-			err = fmt.Errorf("the event stream has no leader")
+	end := time.Now().Add(patience)
+	for n := 0; time.Now().Before(end); n++ {
+		if i, err = s.leaderBy(ctx, n%len(s.ports)); err == nil {
+			return i, nil
 		}
 		if err := s.between(ctx, 50, 100); err != nil {
 			return 0, err
 		}
 	}
 	return 0, err
+}
+
+// leaderBy is the leader as one server knows it.
+func (s *storm) leaderBy(ctx context.Context, server int) (int, error) {
+	nc, err := nats.Connect("nats://127.0.0.1:"+strconv.Itoa(s.ports[server]), nats.UserInfo(s.user, s.password), nats.NoReconnect())
+	if err != nil {
+		return 0, err
+	}
+	defer closeConn(nc)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, schema.NamesOf(schema.DefaultFleet, 0).EventStream())
+	if err != nil {
+		return 0, err
+	}
+	if c := stream.CachedInfo().Cluster; c != nil {
+		if i := slices.Index(s.names, c.Leader); i >= 0 {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("server %d knows of no leader of the event stream", server)
 }
 
 func (s *storm) withLeader(ctx context.Context, do func(context.Context, *process) error) error {
