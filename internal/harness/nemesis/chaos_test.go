@@ -31,10 +31,14 @@ type round struct {
 	storm  *storm
 	prober *prober
 	fleet  *publisher.Fleet
+	// people have work for Loops; nil in a world without them.
+	people *people
 	struck []struck
 	// fields counts the large fields that were read back, settled the calls in doubt by how they were settled, once judged.
 	fields  atomic.Int64
 	settled map[schema.Settlement]int
+	// loops are the results of people's runs.
+	loops loopCounts
 }
 
 // struck is a fault that was tried, and for how long nothing worked.
@@ -66,14 +70,20 @@ func newRound(t *testing.T, s scale, seed uint64) *round {
 	r.prober = w.probe()
 	t.Cleanup(r.prober.end)
 	w.load()
+	if s.loops.executors > 0 {
+		r.people = w.busy()
+	}
 	r.calm()
 	return r
 }
 
 // choose draws faults by their weights, which shift from round to round: a few kinds come often, others hardly.
-func (r *round) choose(n int) []fault {
+// WAYMARK_CHAOS_FAULTS replaces the given names; without any, all faults are possible.
+func (r *round) choose(n int, only ...string) []fault {
 	var list []fault
-	only := strings.FieldsFunc(os.Getenv("WAYMARK_CHAOS_FAULTS"), func(c rune) bool { return c == ',' })
+	if chosen := strings.FieldsFunc(os.Getenv("WAYMARK_CHAOS_FAULTS"), func(c rune) bool { return c == ',' }); len(chosen) > 0 {
+		only = chosen
+	}
 	total := 0
 	for _, f := range faults() {
 		f.weight *= 1 + r.storm.rnd.IntN(4)
@@ -187,7 +197,7 @@ func (r *round) calm() {
 				working[name] = true
 			}
 		}
-		for _, p := range r.executors {
+		for _, p := range r.slotted() {
 			if !working[p.name] {
 				return fmt.Errorf("%s has written nothing", p.name)
 			}
@@ -236,6 +246,9 @@ func recent(h *checker.History, n int) []string {
 func (r *round) stop() {
 	r.tb.Helper()
 	r.prober.end()
+	if r.people != nil {
+		r.people.end()
+	}
 	for _, p := range r.executors {
 		r.must(p.terminate(r.tb.Context()))
 	}
@@ -256,13 +269,20 @@ func (r *round) judge() {
 		}
 	}
 	found := time.Now()
-	checker.AttributeClaims(h, finals)
-	stored(h, finals)
-	judged := checker.Check(h, finals, checker.Options{
-		Keys:  schema.NoKeys,
-		Fleet: schema.DefaultFleet, Least: map[checker.Kind]int{checker.Publish: 100, checker.Takeover: 10, checker.Read: 10},
-	})
+	strict, loops := apart(h)
+	slotted := slices.DeleteFunc(slices.Clone(finals), func(f checker.Final) bool { return ofLoop(f.Run) })
+	checker.AttributeClaims(strict, slotted)
+	stored(strict, slotted)
+	least := map[checker.Kind]int{checker.Publish: 100, checker.Takeover: 10, checker.Read: 10}
+	if len(r.slotted()) == 0 {
+		least[checker.Publish] = 10 // the prober's
+	}
+	judged := checker.Check(strict, slotted, checker.Options{Keys: schema.NoKeys, Fleet: schema.DefaultFleet, Least: least})
 	r.violations = judged.Violations
+	if r.people != nil {
+		r.violations = append(r.violations, checkLoops(loops, slices.DeleteFunc(slices.Clone(finals), func(f checker.Final) bool { return !ofLoop(f.Run) }))...)
+		r.loops = r.people.judge(len(r.struck))
+	}
 	r.tb.Logf("the load stopped in %s, all runs were read in %s and judged in %s", stopped.Sub(begun).Round(time.Millisecond),
 		found.Sub(stopped).Round(time.Millisecond), time.Since(found).Round(time.Millisecond))
 	r.measure(h)
@@ -407,7 +427,7 @@ const returns = time.Minute
 // name.
 func (r *round) returned(h *checker.History, s *struck) (last int64, who string) {
 	first := map[string]int64{"prober takeover": s.end, "reader-0 read": s.end, "reader-1 read": s.end}
-	for _, p := range r.executors {
+	for _, p := range r.slotted() {
 		first[p.name+" publish"] = s.end
 	}
 	for i := range h.Ops {
@@ -489,6 +509,12 @@ func (r *round) report(h *checker.History, finals []checker.Final) {
 		_, err = file.Write(append(line, '\n'))
 		r.must(err)
 	}
+	if r.people != nil {
+		line, err := json.Marshal(r.loops)
+		r.must(err)
+		_, err = file.Write(append(line, '\n'))
+		r.must(err)
+	}
 	line, err := json.Marshal(map[string]any{
 		"round": r.seed, "servers": r.scale.servers, "faults": len(r.struck), "runs": len(finals), "events": events, "fields": r.fields.Load(), "operations": outcomes, "violations": len(r.violations),
 	}, json.Deterministic(true))
@@ -533,11 +559,15 @@ func chaos(t *testing.T, servers int) {
 	seed := number(t, "WAYMARK_CHAOS_SEED", uint64(time.Now().UnixNano()%1e9)) //nolint:gosec // any number will do
 	for i := range rounds {
 		t.Run(fmt.Sprintf("seed=%d", seed+i), func(t *testing.T) {
-			r := newRound(t, scaleOf(servers), seed+i)
+			s := scaleOf(servers)
 			n := 2
 			if testbin.Full(t) {
 				n = 3
+				if servers > 1 {
+					s.loops = loopScale{executors: 2, each: 3, turns: 6, pause: 200}
+				}
 			}
+			r := newRound(t, s, seed+i)
 			for _, f := range r.choose(n) {
 				r.suffer(f)
 			}

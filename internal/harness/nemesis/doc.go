@@ -6,8 +6,8 @@
 // All of it is tests:
 //
 //   - A TCP link that can be cut, delayed, held one way or both, or cut in mid message.
-//   - The test's own program in other roles, by its environment: a nats-server, alone or one of three, or an executor
-//     under load, which records every operation before it begins.
+//   - The test's own program in other roles, by its environment: a nats-server, alone or one of three, an executor
+//     under load, which records every operation before it begins, or one that works on Loops with large results.
 //   - The world of processes, the faults, the schedules, and the faults of disks. "make chaos" and "make soak" run them;
 //     "make check" runs a short part.
 //   - A daemon with its embedded server, for faults that need no proxy: a bucket deleted, a cleanup
@@ -30,7 +30,7 @@
 //	WAYMARK_TEST_BIN=dir      where waymark is built already
 //	WAYMARK_CHAOS_CUTS=n      power cuts of a world, four times as many of aimed ones; default 1, 0 for none
 //	WAYMARK_CHAOS_KEEP=1      leave them for successful rounds, too
-//	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault and each round
+//	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault, each round, and the Loops of a round
 //	WAYMARK_CHAOS_AWAY=time   how long all servers are away, instead of ten minutes
 //	WAYMARK_SOAK=duration     how long the soak takes; without it there is none
 //	WAYMARK_SOAK_FAULTS=none  no faults in the soak; default: a mild one from time to time

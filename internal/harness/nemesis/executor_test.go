@@ -53,6 +53,8 @@ type ExecutorSettings struct {
 	Outside string `json:"outside,omitzero"`
 	// Tool is how long a tool takes at most before its effect, and again after it, in milliseconds.
 	Tool int `json:"tool_ms,omitzero"`
+	// Loops is its number of active runs that Loops work on, with the SDK's own settings, in place of slots. 0 means slots.
+	Loops int `json:"loops,omitzero"`
 	// Leak builds a mistake in, for the proof that a soak finds it: "goroutine" or "memory" for each run. Empty means none.
 	Leak string `json:"leak,omitzero"`
 }
@@ -89,6 +91,9 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 	defer func() { err = errors.Join(err, l.record.Err(), file.Close()) }()
 	if err := say(stdout, Ready{Metrics: metrics}); err != nil {
 		return err
+	}
+	if l.Loops > 0 {
+		return l.loopExecutor(ctx)
 	}
 	nc, err := Dial(ctx, l.Name, l.URLs, l.User, l.Password)
 	if err != nil {
@@ -240,7 +245,7 @@ func (s *slot) take(ctx context.Context) *publisher.Run {
 
 // steal takes over another executor's active run.
 func (s *slot) steal(ctx context.Context) *publisher.Run {
-	page, err := s.fleet.List(ctx, schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 50})
+	page, err := s.fleet.List(ctx, schema.ListRequest{Agent: Agent, Status: []schema.Status{schema.StatusRunning}, Limit: 50})
 	if err != nil || len(page.Runs) == 0 {
 		return nil
 	}

@@ -45,9 +45,20 @@ func faults() []fault {
 			return s.freeze(ctx, one(s, s.executors), 4000, 10000, false)
 		}},
 		{"executor-term", 2, 1, func(ctx context.Context, s *storm) error { return s.lives(ctx, one(s, s.executors), terminate, 0, 500) }},
+		{"executor-cut-off", 3, 1, func(ctx context.Context, s *storm) error {
+			w := Weather{Hold: [2]bool{true, true}}
+			if s.rnd.IntN(2) == 0 {
+				w = Weather{Cut: true} // noticed at once
+			}
+			return s.weather(ctx, one(s, s.executors), w, 3000, 12000)
+		}},
 		{"server-kill", 4, 1, func(ctx context.Context, s *storm) error { return s.lives(ctx, one(s, s.nodes), kill, 0, 2000) }},
 		{"server-kill-all", 3, 1, func(ctx context.Context, s *storm) error { return s.lives(ctx, s.nodes, kill, 0, 1000) }},
 		{"server-stop", 3, 1, func(ctx context.Context, s *storm) error { return s.freeze(ctx, one(s, s.nodes), 2000, 9000, false) }},
+		// Longer than the SDK's deadlines.
+		{"server-stop-long", 1, 1, func(ctx context.Context, s *storm) error {
+			return s.freeze(ctx, one(s, s.nodes), 12000, 36000, false)
+		}},
 		{"server-stop-kill", 2, 1, func(ctx context.Context, s *storm) error { return s.freeze(ctx, one(s, s.nodes), 500, 5000, true) }},
 		{"server-term", 2, 1, func(ctx context.Context, s *storm) error { return s.lives(ctx, one(s, s.nodes), terminate, 0, 1000) }},
 		{"server-kill-loop", 2, 1, killLoop},

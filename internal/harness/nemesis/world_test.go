@@ -51,6 +51,10 @@ type scale struct {
 	quota    string
 	// ping of the servers; 0 means their default.
 	ping time.Duration
+	// loops are the executors that work on Loops, in addition to the others.
+	loops loopScale
+	// quarantines: daemons quarantine runs by their default, instead of none.
+	quarantines bool
 	// toolless executors call no tools.
 	toolless bool
 	// embedded: the only server is a daemon's own, and there is no other daemon.
@@ -376,7 +380,10 @@ func (w *world) daemon(i int) *process {
 	p.command = func() *exec.Cmd {
 		cmd := exec.CommandContext(context.Background(), waymarkBinary, "serve", "--json", "--nats", urls, "--http", "127.0.0.1:0",
 			"--quota", w.scale.quota, "--replicas", strconv.Itoa(w.scale.servers), "--synced", "--purge-after", "2s", "--silence", silence.String(),
-			"--max-claims=-1", "--name", fmt.Sprintf("%s-%d", name, p.starts), "--log-format", "json")
+			"--name", fmt.Sprintf("%s-%d", name, p.starts), "--log-format", "json")
+		if !w.scale.quarantines {
+			cmd.Args = append(cmd.Args, "--max-claims=-1")
+		}
 		cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(w.dir, name), "NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "GOMAXPROCS=2")
 		if w.scale.mutants != "" {
 			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(waymarkBinary))
@@ -446,6 +453,9 @@ func (w *world) executor(i int) *process {
 		case 2:
 			s.ClockOff = time.Hour.Milliseconds()
 		}
+		if i >= w.scale.executors {
+			s.Loops, s.Turns, s.Pause = w.scale.loops.each, w.scale.loops.turns, w.scale.loops.pause
+		}
 		return s
 	})
 }
@@ -453,7 +463,7 @@ func (w *world) executor(i int) *process {
 // load starts the executors.
 func (w *world) load() {
 	w.tb.Helper()
-	for i := range w.scale.executors {
+	for i := range w.scale.executors + w.scale.loops.executors {
 		p := w.executor(i)
 		w.executors = append(w.executors, p)
 		w.must(p.start())
