@@ -48,8 +48,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 build: ## build the waymark binary into .bin
 	go build -trimpath -o $(BIN)/ ./cmd/...
-demo: ## run the quickstart of README.md by itself: an agent is killed, and goes on
-	go test ./docs/examples -count=1 -v -run TestQuickstart
+demo: build ## run the demonstration
+	$(BIN)/waymark demo
 clean: ## remove built and fetched files
 	rm -rf $(BIN)
 

@@ -82,7 +82,6 @@ func TestQuickstart_PastedIntoAnEmptyModule_AgentGoesOnAfterKill(t *testing.T) {
 	}
 	said := read("output")
 	require.NoError(t, failed, "%s", said)
-	t.Logf("what the commands of the README printed:\n%s\nthe agent, killed in its third turn:\n%s", said, read("courier/courier.log"))
 
 	require.Equal(t, "a letter to Ann\na letter to Bob\na letter to Cleo\na letter to Dan\n", read("courier/sent.txt"), "each once")
 	require.Equal(t, []string{"1", "2", "3", "3", "4", "5"}, submatches(`(?m)^asking the model, turn (\d)$`, read("courier/courier.log")))

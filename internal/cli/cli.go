@@ -2,6 +2,7 @@ package cli
 
 import (
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/runs"
@@ -47,7 +48,10 @@ type cli struct {
 	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
+	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
 
-	Complete completeCmd `cmd:"" hidden:"" name:"__complete"`
+	Complete     completeCmd      `cmd:"" hidden:"" name:"__complete"`
+	DemoChild    childCmd         `cmd:"" hidden:""`
+	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
 }

@@ -169,14 +169,14 @@ func targets(files []file) map[string]bool {
 	return found
 }
 
-// notShipped are packages that read no foreign input: tests and measurements.
+// notShipped are packages that read no foreign input: tests, measurements, demonstrations.
 func notShipped(f file) bool {
 	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "docs", "schema/internal/gen"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}
 	}
-	return f.isTest()
+	return f.isTest() || strings.HasPrefix(f.path, "internal/cli/demo/")
 }
 
 func unfuzzed(files []file, table map[string]string) (findings []string) {

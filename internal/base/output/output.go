@@ -58,6 +58,9 @@ func WidthOf(w io.Writer) int {
 	return PipeWidth
 }
 
+// PageLike writes to w with the width of another page.
+func PageLike(other, w io.Writer) Page { return Page{w, WidthOf(other), MostOf(other) == math.MaxInt} }
+
 // MostOf is the width beyond which a line on w is shortened.
 func MostOf(w io.Writer) int {
 	if p, ok := w.(Page); ok && !p.whole {

@@ -91,6 +91,8 @@ func TestSteps_Commands_Pasteable(t *testing.T) {
 	} {
 		require.Equal(t, want, schema.ShellWord(in))
 	}
+	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
+		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
 	key := schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}
 	h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 4, State: schema.CallInDoubt}}}
 	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --epoch 4 --how rerun", inbox.SettleCommands(prompt.Prompt{Flags: "--fleet blue "}, h, key)[1])

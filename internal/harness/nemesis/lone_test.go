@@ -59,7 +59,7 @@ func (w *lone) serve(tb testing.TB, flags ...string) {
 	w.flags = flags
 	if w.server == nil {
 		w.server = launch(tb, "daemon", func() *exec.Cmd {
-			return w.waymark(append([]string{"--json", "serve", "--embedded", "--http", "off", "--quota", "1GiB"}, w.flags...)...)
+			return w.waymark(append([]string{"demo-child", "--json", "serve", "--embedded", "--http", "off", "--quota", "1GiB"}, w.flags...)...)
 		})
 	} else {
 		require.NoError(tb, w.server.start())

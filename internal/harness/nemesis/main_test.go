@@ -23,7 +23,7 @@ const patience = 2 * time.Minute
 var waymarkBinary, testBinary string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(NodeVariable)+os.Getenv(ExecutorVariable)+os.Getenv(CourierVariable) != "" {
+	if os.Getenv(NodeVariable)+os.Getenv(ExecutorVariable) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		code := runRole(ctx, os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 		stop()

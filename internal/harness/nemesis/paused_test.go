@@ -4,7 +4,6 @@ package nemesis_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// It stops an executor in the middle of a tool that must not run again, for longer than it may be silent; lets another
+// It stops an executor of the demonstration in the middle of a tool that must not run again, for longer than it may be silent; lets another
 // take the run over, which finds the call held; and lets the first continue.
 func TestExecutor_PausedAndResumed_FencedResultAdopted(t *testing.T) {
 	t.Parallel() // it mostly waits
@@ -26,15 +25,12 @@ func TestExecutor_PausedAndResumed_FencedResultAdopted(t *testing.T) {
 	}
 	const run = "courier" // the agent, too
 	w := newLone(t, "--silence", "2s")
+	outside := t.TempDir()
 	executor := func(name string) *process {
-		return launch(t, name, func() *exec.Cmd {
-			cmd := exec.CommandContext(context.Background(), testBinary)
-			cmd.Env = environment(CourierVariable+"="+name, "WAYMARK_STATE_DIR="+w.state())
-			return cmd
-		})
+		return launch(t, name, func() *exec.Cmd { return w.waymark("demo-child", "demo-executor", "--name", name, "--world", outside) })
 	}
 	letters := func() int {
-		b, err := os.ReadFile(filepath.Join(w.state(), "outbox.txt"))
+		b, err := os.ReadFile(filepath.Join(outside, "outbox.txt"))
 		if err != nil {
 			return 0
 		}

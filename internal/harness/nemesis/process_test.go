@@ -59,7 +59,7 @@ func (p *process) start() error {
 		return err
 	}
 	l := &life{cmd: p.command(), line: make(chan string, 1), gone: make(chan struct{})}
-	l.cmd.Stderr, l.cmd.SysProcAttr = log, endsWithParent()
+	l.cmd.Stderr = log
 	stdin, err := l.cmd.StdinPipe()
 	if err != nil {
 		return err

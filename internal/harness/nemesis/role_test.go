@@ -74,8 +74,6 @@ func runRole(ctx context.Context, getenv func(string) string, stdin io.Reader, s
 		err = runNode(ctx, getenv(NodeVariable), metrics, stdout, log)
 	case getenv(ExecutorVariable) != "":
 		err = runExecutor(ctx, getenv(ExecutorVariable), metrics, stdout, log)
-	case getenv(CourierVariable) != "":
-		err = runCourier(ctx, getenv(CourierVariable), getenv("WAYMARK_STATE_DIR"))
 	default:
 		err = errors.New("it has no role: set " + NodeVariable + " or " + ExecutorVariable)
 	}

@@ -58,7 +58,7 @@ func (s *sharded) serve(name string) {
 	s.began[name]++
 	named := fmt.Sprintf("%s-%d", name, s.began[name])
 	s.replicas[name] = launch(s.tb, name, func() *exec.Cmd {
-		cmd := exec.CommandContext(context.Background(), waymarkBinary, "--json", "serve", "--context", s.context(), "--http", "off",
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--context", s.context(), "--http", "off",
 			"--quota", "64MiB", "--shards", fmt.Sprint(s.shards), "--name", named, "--log-format", "json")
 		cmd.Env = environment("WAYMARK_STATE_DIR=" + s.tb.TempDir())
 		return cmd

@@ -378,7 +378,7 @@ func (w *world) daemon(i int) *process {
 	urls := w.urls(name, i)
 	p := &process{name: name, logs: w.logs()}
 	p.command = func() *exec.Cmd {
-		cmd := exec.CommandContext(context.Background(), waymarkBinary, "serve", "--json", "--nats", urls, "--http", "127.0.0.1:0",
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "serve", "--json", "--nats", urls, "--http", "127.0.0.1:0",
 			"--quota", w.scale.quota, "--replicas", strconv.Itoa(w.scale.servers), "--synced", "--purge-after", "2s", "--silence", silence.String(),
 			"--name", fmt.Sprintf("%s-%d", name, p.starts), "--log-format", "json")
 		if !w.scale.quarantines {
@@ -402,7 +402,7 @@ func (w *world) daemon(i int) *process {
 func (w *world) embedded() *process {
 	p := &process{name: "server-0", logs: w.logs()}
 	p.command = func() *exec.Cmd {
-		cmd := exec.CommandContext(context.Background(), waymarkBinary, "--json", "serve", "--embedded", "--port", strconv.Itoa(w.ports[0]),
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--embedded", "--port", strconv.Itoa(w.ports[0]),
 			"--http", "127.0.0.1:0", "--quota", w.scale.quota, "--purge-after", "2s", "--silence", silence.String(), "--max-claims=-1", "--log-format", "json")
 		cmd.Env = environment("WAYMARK_STATE_DIR="+w.store(0), "GOMAXPROCS=2")
 		return cmd
