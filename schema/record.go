@@ -65,7 +65,10 @@ func (r *Record) Size() int {
 // unsigned varints. Header lines are sorted by name, so that equal records have equal frames.
 
 // AppendFrame appends the frame of a record.
-func AppendFrame(b []byte, r *Record) []byte {
+func AppendFrame(b []byte, r *Record) []byte { return append(AppendFrameStart(b, r), r.Body...) }
+
+// AppendFrameStart appends the frame of a record without the body, which is its end.
+func AppendFrameStart(b []byte, r *Record) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Stream))
 	b = binary.AppendUvarint(b, uint64(max(r.Stored, 0))) //nolint:gosec // not negative
 	b = binary.AppendUvarint(b, uint64(r.Behind))
@@ -79,15 +82,11 @@ func AppendFrame(b []byte, r *Record) []byte {
 	b = binary.AppendUvarint(b, uint64(lines)) //nolint:gosec // a length
 	for _, name := range names {
 		for _, value := range r.Header[name] {
-			b = appendBytes(b, name)
-			b = appendBytes(b, value)
+			b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+			b = append(binary.AppendUvarint(b, uint64(len(value))), value...)
 		}
 	}
-	return appendBytes(b, r.Body)
-}
-
-func appendBytes[T string | []byte](b []byte, s T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	return binary.AppendUvarint(b, uint64(len(r.Body)))
 }
 
 // FrameReader reads frames one after another. Records share memory with its input.

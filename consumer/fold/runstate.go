@@ -105,7 +105,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 	if r.tailEvents == 0 {
 		r.tailFirst = r.head.Position
 	}
-	r.tail.add(rec, r.tailEvents == 0)
+	r.tail.add(rec, bytes, r.tailEvents == 0)
 	r.tailEvents++
 	r.tailBytes += size
 	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents

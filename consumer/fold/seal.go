@@ -83,7 +83,7 @@ func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 			}
 			continue
 		}
-		if err := x.storeSegment(ctx, r, k.first, k, k.frames.frames); err != nil {
+		if err := x.storeSegment(ctx, r, k.first, k, slices.Concat(k.frames.parts...)); err != nil {
 			return err
 		}
 		k.frames.drop()

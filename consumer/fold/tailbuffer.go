@@ -25,38 +25,39 @@ func (m *frameRoom) take(n int64) bool {
 // otherwise the log has them.
 type tailbuffer struct {
 	room *frameRoom
-	// frames are nil if nothing is kept.
-	frames []byte
+	// parts of the frames: the start of each, and the record's own body. They are nil if nothing is kept.
+	parts [][]byte
+	// taken is their share of the room.
+	taken int64
 }
 
-func (f *tailbuffer) kept() bool { return f.frames != nil }
+func (f *tailbuffer) kept() bool { return f.parts != nil }
 
-// add appends a record. begins says that it is the first of the tail; a tail without its beginning is not kept at
-// all.
-func (f *tailbuffer) add(rec *schema.Record, begins bool) {
+// add appends a record of a size. begins says that it is the first of the tail; a tail without its beginning is not
+// kept at all.
+func (f *tailbuffer) add(rec *schema.Record, size int, begins bool) {
 	if f.room == nil || !begins && !f.kept() {
 		return
 	}
-	// Doubling would copy less, and take the room of every other tail.
-	frames := schema.AppendFrame(f.frames, rec)
-	if grown := cap(frames) - cap(f.frames); grown > 0 && !f.room.take(int64(grown)) {
+	start := schema.AppendFrameStart(make([]byte, 0, size-len(rec.Body)+64), rec) // 64: most frames' numbers
+	n := int64(size + cap(start)) // the body keeps the memory of the message with its headers
+	if !f.room.take(n) {
 		f.drop()
 		return
 	}
-	f.frames = frames
+	f.parts, f.taken = append(f.parts, start, rec.Body), f.taken+n
 }
 
 // drop frees the memory.
 func (f *tailbuffer) drop() {
-	if f.kept() {
-		f.room.used.Add(-int64(cap(f.frames)))
-		f.frames = nil
+	if h := f.hand(); h.kept() {
+		h.room.used.Add(-h.taken)
 	}
 }
 
 // hand returns the frames and keeps none; later records begin a new tail.
 func (f *tailbuffer) hand() tailbuffer {
 	h := *f
-	f.frames = nil
+	f.parts, f.taken = nil, 0
 	return h
 }

@@ -108,7 +108,6 @@ func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names sc
 //
 // A request for the last message of each subject instead would make the server read all blocks with one before it
 // answers, and store nothing in the meantime: five seconds and more in a bucket of a million runs.
-// nothing is stored meanwhile: five seconds and more in a bucket of a million runs.
 func FollowKeys(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream, filter string) (*Follower, error) {
 	return follow(ctx, nc, js, stream, jetstream.ConsumerConfig{
 		FilterSubjects:    []string{filter},
