@@ -172,3 +172,34 @@ func TestSeal_SegmentAdoptedBeforeItsEventsAreRead_CountsEachOnce(t *testing.T) 
 	require.Equal(t, r.model, got.head)
 	require.Equal(t, 2, got.segments.Count)
 }
+
+// A term that folds a run again knows that the checkpoint of another worker had more events. They are not missing once
+// it has them, also if it gets them from the segments that the other worker has just stored.
+func TestSeal_SegmentAdoptedWithEventsThatWereMissing_RunIsComplete(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	w.stop()
+	r := w.logged("run-1")
+	for range 3 {
+		r.write(true, &schema.CheckpointMarkedData{Name: "here"})
+	}
+	other := w.term()
+	other.cfg.SealEvents = 2
+	b := r.skipping(other)
+	require.NoError(t, other.store(t.Context(), b.touched))
+
+	s := w.term()
+	s.cfg.IdleSealBytes, s.cfg.IdleSealAfter, s.mark.RebuildTo = 1, -1, r.Last
+	r.reading(s, func(i int) bool {
+		if i == 3 {
+			require.NotEmpty(t, s.cache.get("run-1").lost)
+			require.NoError(t, other.sealer.seal(t.Context(), b.touched["run-1"]))
+			require.NoError(t, s.sealIdle(t.Context()))
+		}
+		return false
+	})
+	got := s.cache.get("run-1")
+	require.Equal(t, 2, got.segments.Count, "it adopted the segments")
+	require.Equal(t, r.model, got.head)
+	require.Empty(t, got.lost)
+}

@@ -281,7 +281,7 @@ func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored 
 // checkpoint is missing, corrupt or of another log.
 func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
-	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, lost: r.lost, refolded: true}
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, refolded: true}
 	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	keys, err := s.keys.Keys(ctx)
@@ -297,6 +297,10 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	if err != nil {
 		return err
 	}
+	// The segments have the end of such a gap.
+	fresh.lost = slices.DeleteFunc(slices.Clone(r.lost), func(g schema.Gap) bool {
+		return g.At.Stream <= fresh.segments.Last.Stream && fresh.sealed[g.At.Stream] == g.At.ID
+	})
 	if err := s.refoldLog(ctx, fresh, until); err != nil {
 		return err
 	}
