@@ -40,7 +40,7 @@ func (f *tailbuffer) add(rec *schema.Record, size int, begins bool) {
 		return
 	}
 	start := schema.AppendFrameStart(make([]byte, 0, size-len(rec.Body)+64), rec) // 64: most frames' numbers
-	n := int64(size + cap(start)) // the body keeps the memory of the message with its headers
+	n := int64(size + cap(start))                                                 // the body keeps the memory of the message with its headers
 	if !f.room.take(n) {
 		f.drop()
 		return
