@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -138,46 +137,28 @@ func (c *Checkpoints) message(cp *schema.Checkpoint, rev schema.Revision) (*nats
 }
 
 // PutBatch puts many checkpoints, each by compare-and-set on its own key, without waiting between them; the number
-// and bytes in flight are bounded. It returns when every put was answered or ctx is done; the results are in the
-// order of the items. Items must be of different runs: a second one of the same run gets [ErrConflict]. Errors are
-// those of [Checkpoints.Put].
+// and bytes in flight are bounded. It returns when every put was answered, or ctx is done, or the server is silent; the
+// results are in the order of the items. Items must be of different runs: a second one of the same run gets
+// [ErrConflict]. Errors are those of [Checkpoints.Put].
 func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	results, sizes := make([]Result, len(items)), make([]int, len(items))
-	flight, err := c.bucket.newFlight(results)
-	if err != nil {
-		for i, item := range items {
-			results[i].Err = putError(item.Checkpoint.Run, err)
-		}
-		return results
-	}
-	defer flight.end()
 	seen := make(map[string]struct{}, len(items))
-	for i, item := range items {
+	results := c.bucket.fly(ctx, len(items), func(i int) (*nats.Msg, error) {
+		item := &items[i]
 		if _, twice := seen[item.Checkpoint.Run]; twice {
-			results[i].Err = errTwice
-			continue
+			return nil, errTwice
 		}
 		seen[item.Checkpoint.Run] = struct{}{}
-		msg, err := c.message(item.Checkpoint, item.Revision)
-		if err != nil {
-			results[i].Err = err
-			continue
-		}
-		sizes[i] = eventlog.StoredBytes(msg)
-		flight.publish(ctx, i, msg)
-	}
-	flight.land(ctx)
+		return c.message(item.Checkpoint, item.Revision)
+	})
 	for i, item := range items {
-		results[i].Bytes = sizes[i]
-		switch err := results[i].Err; {
-		case err == nil:
-		case item.Revision == 0 && errors.Is(err, ErrConflict) && !errors.Is(err, errTwice):
+		r := &results[i]
+		switch {
+		case r.Err == nil:
+		case item.Revision == 0 && errors.Is(r.Err, ErrConflict) && !errors.Is(r.Err, errTwice):
 			// The key may only have a delete marker; Put can create over it.
-			results[i].Revision, results[i].Err = c.Put(ctx, item.Checkpoint, 0)
+			r.Revision, r.Err = c.Put(ctx, item.Checkpoint, 0)
 		default:
-			results[i].Err = putError(item.Checkpoint.Run, err)
+			r.Err = putError(item.Checkpoint.Run, r.Err)
 		}
 	}
 	return results

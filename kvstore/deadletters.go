@@ -102,34 +102,13 @@ func (d *DeadLetters) PutBatch(ctx context.Context, letters []DeadLetter) []erro
 
 // file puts letters in flight together.
 func (d *DeadLetters) file(ctx context.Context, letters []DeadLetter) []error {
-	results, errs := make([]Result, len(letters)), make([]error, len(letters))
-	flight, err := d.bucket.newFlight(results)
-	if err != nil {
-		for i := range errs {
-			errs[i] = letterError(&letters[i], err)
-		}
-		return errs
-	}
-	defer flight.end()
-	for i := range letters {
-		msg, err := d.message(&letters[i])
-		if err != nil {
-			results[i].Err = err
-			continue
-		}
-		flight.publish(ctx, i, msg)
-	}
-	flight.land(ctx)
-	for i := range results {
-		if err := results[i].Err; err != nil {
-			errs[i] = letterError(&letters[i], err)
+	errs := make([]error, len(letters))
+	for i, r := range d.bucket.fly(ctx, len(letters), func(i int) (*nats.Msg, error) { return d.message(&letters[i]) }) {
+		if l := &letters[i]; r.Err != nil {
+			errs[i] = fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, r.Err)
 		}
 	}
 	return errs
-}
-
-func letterError(l *DeadLetter, err error) error {
-	return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)
 }
 
 // message builds the put of a letter; a cut letter has no content.

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
@@ -112,38 +111,17 @@ func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
 	return entries, err
 }
 
-// keys returns the keys that match the filter and are not deleted, sorted. It holds them all, so use it for few keys.
-func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	kv, err := b.js.KeyValue(ctx, b.name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, fmt.Errorf("%w: %s: %w", ErrStreamMissing, b.stream, err)
-	}
-	if err != nil {
-		return nil, translate(err)
-	}
-	w, err := kv.WatchFiltered(ctx, []string{filter}, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer func() { _ = w.Stop() }() // fails only on a closed connection
-	var keys []string
-	for {
-		select {
-		case e, ok := <-w.Updates():
-			if !ok {
-				return nil, fmt.Errorf("%w: the list of keys of %s ended early", ErrUnavailable, b.name)
-			}
-			if e == nil { // the end of the current keys
-				slices.Sort(keys)
-				return keys, nil
-			}
-			keys = append(keys, e.Key())
-		case <-ctx.Done():
-			return nil, translate(ctx.Err())
+// runs returns the runs that have a key under a prefix, sorted. It may be stale.
+func (b *bucket) runs(ctx context.Context, prefix string) (runs []string, err error) {
+	err = b.everyKey(ctx, prefix+"*", func(key string) {
+		if run := strings.TrimPrefix(key, prefix); schema.ValidName(run) {
+			runs = append(runs, run)
 		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the runs under %.200q of %s: %w", prefix, b.name, err)
 	}
+	return runs, nil
 }
 
 // everyKey calls yield with the keys that match a filter, sorted, each once. Keys deleted between two pages move the

@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,6 @@ const (
 type flight struct {
 	bucket  *bucket
 	results []Result
-	sub     *nats.Subscription
 	// acks has room for all expected answers.
 	acks   chan *nats.Msg
 	closed chan nats.Status
@@ -39,25 +39,44 @@ type flight struct {
 	silence error
 }
 
-// newFlight returns a flight that writes the outcomes of its puts into results. Call its end after use.
-func (b *bucket) newFlight(results []Result) (*flight, error) {
+// fly publishes n messages without waiting between them; the number and bytes in flight are bounded. It returns when each
+// was answered, or ctx is done, or the server is silent. The results are in the order of the messages.
+func (b *bucket) fly(ctx context.Context, n int, message func(i int) (*nats.Msg, error)) []Result {
+	results := make([]Result, n)
+	if n == 0 {
+		return results
+	}
 	inbox := b.js.Conn().NewInbox()
 	// Not SubscribeSync: that allocates half a megabyte each time.
-	room := min(len(results), flightMessages)
+	room := min(n, flightMessages)
 	acks := make(chan *nats.Msg, 2*room)
 	sub, err := b.js.Conn().ChanSubscribe(inbox+".*", acks)
 	if err != nil {
-		return nil, translate(err)
+		for i := range results {
+			results[i].Err = translate(err)
+		}
+		return results
 	}
-	return &flight{
-		bucket: b, results: results, sub: sub, acks: acks, closed: b.js.Conn().StatusChanged(nats.CLOSED),
-		inbox: inbox + ".", sizes: make(map[int]int, room),
-	}, nil
-}
-
-func (f *flight) end() {
-	f.bucket.js.Conn().RemoveStatusListener(f.closed)
-	_ = f.sub.Unsubscribe() // fails only on a closed connection
+	f := &flight{
+		bucket: b, results: results, acks: acks, closed: b.js.Conn().StatusChanged(nats.CLOSED), inbox: inbox + ".", sizes: make(map[int]int, room),
+	}
+	defer func() {
+		b.js.Conn().RemoveStatusListener(f.closed)
+		_ = sub.Unsubscribe() // fails only on a closed connection
+	}()
+	for i := range results {
+		msg, err := message(i)
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		results[i].Bytes = eventlog.StoredBytes(msg)
+		f.publish(ctx, i, msg)
+	}
+	for len(f.sizes) > 0 {
+		f.receive(ctx)
+	}
+	return results
 }
 
 // publish sends the put of an item once there is room for it.
@@ -76,13 +95,6 @@ func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
 	}
 	f.sizes[item] = len(msg.Data)
 	f.bytes += len(msg.Data)
-}
-
-// land waits until each put was answered, or abandoned.
-func (f *flight) land(ctx context.Context) {
-	for len(f.sizes) > 0 {
-		f.receive(ctx)
-	}
 }
 
 // receive waits for one acknowledgement. If none comes, all puts in flight are abandoned.
@@ -120,7 +132,12 @@ func (f *flight) answered(ctx context.Context, msg *nats.Msg) {
 	}
 	delete(f.sizes, item)
 	f.bytes -= size
-	f.results[item] = outcome(msg)
+	ack, err := jsapi.DecodeAck(msg)
+	if err != nil {
+		f.results[item].Err = translate(err)
+		return
+	}
+	f.results[item].Revision = schema.Revision(ack.Sequence)
 }
 
 func (f *flight) giveUp(err error) {
@@ -130,13 +147,4 @@ func (f *flight) giveUp(err error) {
 	}
 	clear(f.sizes)
 	f.bytes = 0
-}
-
-// outcome reads the answer to a publish.
-func outcome(msg *nats.Msg) Result {
-	ack, err := jsapi.DecodeAck(msg)
-	if err != nil {
-		return Result{Err: translate(err)}
-	}
-	return Result{Revision: schema.Revision(ack.Sequence)}
 }

@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -11,105 +12,106 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
-// newFlightTo returns a flight whose puts go to subject x, and the connection.
-func newFlightTo(t *testing.T, items int) (*flight, []Result, *nats.Conn) {
+// newBucketOf returns a bucket without a stream, and its connection.
+func newBucketOf(t *testing.T) (*bucket, *nats.Conn) {
 	t.Helper()
 	nc := natstest.Start(t).Conn(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	results := make([]Result, items)
-	f, err := (&bucket{js: js, stream: "NONE"}).newFlight(results)
-	require.NoError(t, err)
-	return f, results, nc
+	return &bucket{js: js, stream: "NONE"}, nc
 }
 
-// heard forwards the messages on subject x.
-func heard(t *testing.T, nc *nats.Conn, room int) <-chan *nats.Msg {
-	t.Helper()
-	puts := make(chan *nats.Msg, room)
-	_, err := nc.ChanSubscribe("x", puts)
-	require.NoError(t, err)
-	return puts
-}
+func toX(int) (*nats.Msg, error) { return nats.NewMsg("x"), nil }
 
 func ack(seq int) []byte { return fmt.Appendf(nil, `{"stream":"S","seq":%d}`, seq) }
 
-func TestFlight_AnswersOutOfOrder_Matched(t *testing.T) {
+func TestFly_AnswersOutOfOrder_Matched(t *testing.T) {
 	t.Parallel()
-	f, results, nc := newFlightTo(t, 3)
-	defer f.end()
-	puts := heard(t, nc, 3)
-	for i := range results {
-		f.publish(t.Context(), i, nats.NewMsg("x"))
-	}
+	b, nc := newBucketOf(t)
+	puts := make(chan *nats.Msg, 3)
+	_, err := nc.ChanSubscribe("x", puts)
+	require.NoError(t, err)
+	done := make(chan []Result)
+	go func() { done <- b.fly(t.Context(), 3, toX) }()
 	first, second, third := <-puts, <-puts, <-puts
 	require.NoError(t, third.Respond(ack(3)))
 	require.NoError(t, first.Respond(ack(1)))
 	require.NoError(t, first.Respond(ack(9)), "a second answer changes nothing")
 	require.NoError(t, second.Respond(ack(2)))
-	f.land(t.Context())
-	for i, r := range results {
+	for i, r := range <-done {
 		require.NoError(t, r.Err)
 		require.EqualValues(t, i+1, r.Revision)
+		require.NotZero(t, r.Bytes)
 	}
 }
 
-func TestFlight_MorePutsThanWindow_AllStored(t *testing.T) {
+func TestFly_MorePutsThanWindow_AllStored(t *testing.T) {
 	t.Parallel()
 	const items = 3*flightMessages + 1
-	f, results, nc := newFlightTo(t, items)
-	defer f.end()
-	var n int
+	b, nc := newBucketOf(t)
+	var waiting []*nats.Msg
+	var answered atomic.Int64
+	n := 0
 	_, err := nc.Subscribe("x", func(m *nats.Msg) {
 		n++
-		_ = m.Respond(ack(n))
+		if waiting = append(waiting, m); len(waiting) < flightMessages && n < items {
+			return
+		}
+		for _, m := range waiting {
+			_ = m.Respond(ack(int(answered.Add(1))))
+		}
+		waiting = nil
 	})
 	require.NoError(t, err)
-	for i := range results {
-		f.publish(t.Context(), i, nats.NewMsg("x"))
-		require.LessOrEqual(t, len(f.sizes), flightMessages)
-	}
-	f.land(t.Context())
+	results := b.fly(t.Context(), items, func(i int) (*nats.Msg, error) {
+		require.LessOrEqual(t, int64(i)-answered.Load(), int64(flightMessages))
+		return nats.NewMsg("x"), nil
+	})
+	require.Len(t, results, items)
 	for i, r := range results {
 		require.NoError(t, r.Err)
 		require.EqualValues(t, i+1, r.Revision)
 	}
-	require.Zero(t, f.bytes)
 }
 
-func TestFlight_ConnectionClosed_PutsAbandoned(t *testing.T) {
+func TestFly_ConnectionClosed_PutsAbandoned(t *testing.T) {
 	t.Parallel()
-	f, results, nc := newFlightTo(t, 3)
-	defer f.end()
-	puts := heard(t, nc, 2)
-	f.publish(t.Context(), 0, nats.NewMsg("x"))
-	f.publish(t.Context(), 1, nats.NewMsg("x"))
-	<-puts
-	<-puts
-	nc.Close()
-	f.land(t.Context())
-	f.publish(t.Context(), 2, nats.NewMsg("x"))
-	for _, r := range results {
+	b, nc := newBucketOf(t)
+	puts := make(chan *nats.Msg, 2)
+	_, err := nc.ChanSubscribe("x", puts)
+	require.NoError(t, err)
+	for _, r := range b.fly(t.Context(), 3, func(i int) (*nats.Msg, error) {
+		if i == 2 {
+			<-puts
+			<-puts
+			nc.Close()
+		}
+		return nats.NewMsg("x"), nil
+	}) {
 		require.ErrorIs(t, r.Err, ErrUnavailable)
 		require.ErrorIs(t, r.Err, nats.ErrConnectionClosed, "not because of a timeout")
 	}
 }
 
-func TestFlight_NoResponders_StreamMissing(t *testing.T) {
+func TestFly_NoResponders_StreamMissing(t *testing.T) {
 	t.Parallel()
-	f, results, _ := newFlightTo(t, 1)
-	defer f.end()
-	f.publish(t.Context(), 0, nats.NewMsg("x"))
-	f.land(t.Context())
-	require.ErrorIs(t, results[0].Err, ErrStreamMissing)
+	b, _ := newBucketOf(t)
+	require.ErrorIs(t, b.fly(t.Context(), 1, toX)[0].Err, ErrStreamMissing)
 }
 
-func TestFlight_Ended_NoSubscription(t *testing.T) {
+func TestFly_WrongMessage_OthersSent(t *testing.T) {
 	t.Parallel()
-	f, _, nc := newFlightTo(t, 1)
+	b, nc := newBucketOf(t)
+	_, err := nc.Subscribe("x", func(m *nats.Msg) { _ = m.Respond(ack(7)) })
+	require.NoError(t, err)
 	before := nc.NumSubscriptions()
-	f.end()
-	require.Equal(t, before-1, nc.NumSubscriptions())
-	_, open := <-f.closed
-	require.False(t, open, "its listener is gone")
+	results := b.fly(t.Context(), 2, func(i int) (*nats.Msg, error) {
+		if i == 0 {
+			return nil, ErrTooLarge
+		}
+		return nats.NewMsg("x"), nil
+	})
+	require.ErrorIs(t, results[0].Err, ErrTooLarge)
+	require.NoError(t, results[1].Err)
+	require.Equal(t, before, nc.NumSubscriptions(), "nothing outlives the call")
 }

@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"github.com/nats-io/nats.go"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -47,42 +48,34 @@ type IndexPut struct {
 // checkpoint, so that a crash in between leaves a stale entry and never misses one: readers of the index compare its
 // entries with the checkpoints.
 func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) error {
-	if len(puts) == 0 {
-		return nil
-	}
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	results := make([]Result, len(puts))
-	flight, err := c.bucket.newFlight(results)
-	if err != nil {
-		return fmt.Errorf("put into the index of %s: %w", c.bucket.name, err)
-	}
-	defer flight.end()
-	for i := range puts {
-		value := []byte(nil)
-		if puts[i].Ended != nil {
-			if value, results[i].Err = json.Marshal(puts[i].Ended, json.Deterministic(true)); results[i].Err != nil {
-				continue
-			}
+	for i, r := range c.bucket.fly(ctx, len(puts), func(i int) (*nats.Msg, error) {
+		if puts[i].Ended == nil {
+			return c.bucket.entryOf(puts[i].Key, nil, 0)
 		}
-		// Roll-up keeps one message per key, whatever the bucket's history.
-		header := map[string][]string{headerRollup: {rollupSubject}}
-		flight.publish(ctx, i, c.bucket.message(puts[i].Key, value, header, false, 0))
-	}
-	flight.land(ctx)
-	for i := range results {
-		if results[i].Err != nil {
-			return fmt.Errorf("put %.200q into the index of %s: %w", puts[i].Key, c.bucket.name, results[i].Err)
+		return c.bucket.entryOf(puts[i].Key, puts[i].Ended, 0)
+	}) {
+		if r.Err != nil {
+			return fmt.Errorf("put %.200q into the index of %s: %w", puts[i].Key, c.bucket.name, r.Err)
 		}
 	}
 	return nil
+}
+
+// entryOf builds the put of an entry of an index, by compare-and-set unless rev is 0. Roll-up keeps one message per key,
+// whatever the bucket's history.
+func (b *bucket) entryOf(key string, value any, rev schema.Revision) (msg *nats.Msg, err error) {
+	var text []byte
+	if value != nil {
+		text, err = json.Marshal(value, json.Deterministic(true))
+	}
+	return b.message(key, text, nats.Header{headerRollup: {rollupSubject}}, rev != 0, rev), err
 }
 
 // dropIndex removes entries of a removed run from the index of runs. After kill -9 of a single server an entry can
 // come back, which is harmless: it differs from the run's checkpoint.
 func (c *Checkpoints) dropIndex(ctx context.Context, keys []string) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(liveInFlight)
+	group.SetLimit(deletesInFlight)
 	for _, key := range keys {
 		group.Go(func() error {
 			if _, err := purge(ctx, c.bucket.js, c.bucket.stream, jsapi.PurgeRequest{Filter: c.bucket.prefix + key}); err != nil {
@@ -100,15 +93,17 @@ func (c *Checkpoints) Children(ctx context.Context, run string) ([]string, error
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, err
 	}
-	var runs []string
-	err := c.pages(ctx, schema.ChildKeyPrefix+run+".", "", func(page []string) (bool, error) {
-		runs = append(runs, page...)
-		return true, nil
-	}, func() {})
-	if err != nil {
-		return nil, fmt.Errorf("list children of run %s: %w", run, err)
-	}
-	return runs, nil
+	return c.bucket.runs(ctx, schema.ChildKeyPrefix+run+".")
+}
+
+// Runs returns the runs that have a checkpoint, sorted. The server goes through all keys of the bucket, so use it only
+// for one-off work.
+func (c *Checkpoints) Runs(ctx context.Context) ([]string, error) { return c.bucket.runs(ctx, "") }
+
+// LiveRuns returns the runs of the live index, sorted, some of which may have just ended. The cost depends on their
+// number only.
+func (c *Checkpoints) LiveRuns(ctx context.Context) ([]string, error) {
+	return c.bucket.runs(ctx, schema.LiveKeyPrefix)
 }
 
 // Of reads the checkpoints of some runs, from any replica, in the given order: unreadable ones with their error, and

@@ -41,7 +41,7 @@ func putManyLive(tb testing.TB, b *bench, n int) {
 	}
 }
 
-func TestListLive_ManyRuns_PagesInTheOrderOfRunIDs(t *testing.T) {
+func TestOf_DamagedOrMissingCheckpoint_CarriesItsError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -49,33 +49,6 @@ func TestListLive_ManyRuns_PagesInTheOrderOfRunIDs(t *testing.T) {
 	_, rev, err := cps.GetFresh(t.Context(), "run-00003")
 	require.NoError(t, err)
 	b.purge(t, "run-00003", rev)
-
-	var runs []string
-	for after, pages := "", 0; ; pages++ {
-		require.Less(t, pages, 6)
-		page, next, err := cps.ListLive(t.Context(), after, 300)
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(page), 300)
-		for _, s := range page {
-			require.NoError(t, s.Err)
-			require.Equal(t, s.Run, s.Checkpoint.Run)
-			require.NotZero(t, s.Revision)
-			runs = append(runs, s.Run)
-		}
-		if next == "" {
-			break
-		}
-		after = next
-	}
-	require.Len(t, runs, 1499)
-	require.IsIncreasing(t, runs)
-	require.NotContains(t, runs, "run-00003")
-}
-
-func TestListLive_DamagedCheckpoint_CarriesItsError(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	putManyLive(t, b, 3)
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
 	require.NoError(t, err)
 	_, err = kv.Put(t.Context(), "run-00001", []byte("junk"))
@@ -84,23 +57,35 @@ func TestListLive_DamagedCheckpoint_CarriesItsError(t *testing.T) {
 		_, err = b.js.Publish(t.Context(), "$KV."+b.names.CheckpointBucket()+"."+schema.LiveKeyPrefix+key, []byte("foreign"))
 		require.NoError(t, err)
 	}
-	page, next, err := b.shard.Checkpoints.ListLive(t.Context(), "", 10)
+	runs, err := cps.LiveRuns(t.Context())
 	require.NoError(t, err)
-	require.Empty(t, next)
-	require.Len(t, page, 3)
-	require.NoError(t, page[0].Err)
-	require.Equal(t, "run-00001", page[1].Run)
-	require.ErrorIs(t, page[1].Err, kvstore.ErrCorrupt)
-	require.NoError(t, page[2].Err)
+	require.Len(t, runs, 1500, "keys of other clients are no runs")
+	require.IsIncreasing(t, runs)
+	list, upTo, err := cps.Of(t.Context(), runs)
+	require.NoError(t, err)
+	require.NotZero(t, upTo)
+	for i, s := range list {
+		require.Equal(t, runs[i], s.Run)
+		switch s.Run {
+		case "run-00001":
+			require.ErrorIs(t, s.Err, kvstore.ErrCorrupt)
+		case "run-00003":
+			require.ErrorIs(t, s.Err, kvstore.ErrNotFound)
+		default:
+			require.NoError(t, s.Err)
+			require.Equal(t, s.Run, s.Checkpoint.Run)
+			require.NotZero(t, s.Revision)
+		}
+	}
 }
 
-func TestListLive_EmptyBucket_ReturnsAnEmptyPage(t *testing.T) {
+func TestLiveRuns_EmptyBucket_ReturnsNone(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
-	page, next, err := cps.ListLive(t.Context(), "", 10)
+	runs, err := cps.LiveRuns(t.Context())
 	require.NoError(t, err)
-	require.Empty(t, page)
-	require.Empty(t, next)
-	_, _, err = cps.ListLive(t.Context(), "", 0)
-	require.ErrorContains(t, err, "limit")
+	require.Empty(t, runs)
+	entries, err := cps.Live(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, entries)
 }

@@ -3,19 +3,23 @@ package kvstore
 import (
 	"context"
 	"fmt"
-	"slices"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
-	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// liveInFlight bounds the concurrent requests that delete from the live index.
-const liveInFlight = 16
+const (
+	// liveMarkAge is how long the delete marker of an entry stays.
+	liveMarkAge = 10 * time.Second
+	// deletesInFlight bounds the concurrent requests that delete keys.
+	deletesInFlight = 16
+)
 
 // LiveEntry is a run's entry of the live index, or what is known of it.
 type LiveEntry struct {
@@ -81,99 +85,46 @@ func liveEntry(run string, e entry) LiveEntry {
 //
 // An error names the first entry that was not put: [ErrConflict] if it did not have the given revision. Entries that
 // were not put have revision 0.
-func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema.Revision, error) {
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	results := make([]Result, len(entries))
-	flight, err := c.bucket.newFlight(results)
-	if err != nil {
-		return nil, fmt.Errorf("put runs into the live index: %w", err)
-	}
-	defer flight.end()
-	for i := range entries {
+func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) (revisions []schema.Revision, err error) {
+	for i, r := range c.bucket.fly(ctx, len(entries), func(i int) (*nats.Msg, error) {
 		e := &entries[i]
-		if results[i].Err = schema.CheckName("run id", e.Live.Run); results[i].Err != nil {
-			continue
+		if err := schema.CheckName("run id", e.Live.Run); err != nil {
+			return nil, err
 		}
-		value, err := json.Marshal(&e.Live, json.Deterministic(true))
-		if err != nil {
-			results[i].Err = err
-			continue
-		}
-		// Roll-up keeps one message per key, whatever the bucket's history.
-		header := map[string][]string{headerRollup: {rollupSubject}}
-		flight.publish(ctx, i, c.bucket.message(schema.LiveKeyPrefix+e.Live.Run, value, header, e.Revision != 0, e.Revision))
-	}
-	flight.land(ctx)
-	revisions := make([]schema.Revision, len(entries))
-	for i, r := range results {
+		return c.bucket.entryOf(schema.LiveKeyPrefix+e.Live.Run, &e.Live, e.Revision)
+	}) {
 		if r.Err != nil && err == nil {
 			err = fmt.Errorf("put run %.64q into the live index: %w", entries[i].Live.Run, r.Err)
 		}
-		revisions[i] = r.Revision
+		revisions = append(revisions, r.Revision)
 	}
 	return revisions, err
 }
 
 // EraseLive deletes entries from the live index, each only at its revision: a run that was reopened in the meantime
 // has another one, and stays. Call it after the put of the checkpoint that ends the run, with revisions known before.
+// The results are the revision of the deletion, or [ErrConflict].
 //
-// A delete marker stays, so that watchers of the index see the deletion; the results are its revision, or
-// [ErrConflict]. Pass it to [Checkpoints.PurgeLive] some seconds later.
+// The server keeps a delete marker for liveMarkAge, so that watchers of the index see the deletion. After kill -9 of a
+// single server even the entry can come back: the fold worker that finds one of an ended run deletes it again.
 func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result {
-	results := make([]Result, len(entries))
-	if len(entries) == 0 {
-		return results
-	}
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	flight, err := c.bucket.newFlight(results)
-	for i, e := range entries {
-		switch nameErr := schema.CheckName("run id", e.Run); {
-		case err != nil:
-			results[i].Err = err
-		case nameErr != nil:
-			results[i].Err = nameErr
-		case e.Revision == 0:
-			results[i].Err = fmt.Errorf("without a revision: %w", ErrConflict)
-		default:
-			header := map[string][]string{headerOperation: {operationPurge}, headerRollup: {rollupSubject}}
-			flight.publish(ctx, i, c.bucket.message(schema.LiveKeyPrefix+e.Run, nil, header, true, e.Revision))
+	results := c.bucket.fly(ctx, len(entries), func(i int) (*nats.Msg, error) {
+		e := &entries[i]
+		if err := schema.CheckName("run id", e.Run); err != nil {
+			return nil, err
 		}
-	}
-	if err == nil {
-		flight.land(ctx)
-		flight.end()
-	}
+		if e.Revision == 0 {
+			return nil, fmt.Errorf("without a revision: %w", ErrConflict)
+		}
+		header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}, jetstream.MsgTTLHeader: {liveMarkAge.String()}}
+		return c.bucket.message(schema.LiveKeyPrefix+e.Run, nil, header, true, e.Revision), nil
+	})
 	for i := range results {
 		if results[i].Err != nil {
 			results[i].Err = fmt.Errorf("erase run %.64s from the live index: %w", entries[i].Run, results[i].Err)
 		}
 	}
 	return results
-}
-
-// PurgeLive removes the delete markers of entries completely. An entry put after a marker stays. After kill -9 of a
-// single server a marker, or even the entry, can come back: the fold worker that finds one of an ended run deletes it
-// again.
-func (c *Checkpoints) PurgeLive(ctx context.Context, marks ...LiveAt) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(liveInFlight)
-	for _, m := range marks {
-		group.Go(func() error {
-			if err := schema.CheckName("run id", m.Run); err != nil {
-				return err
-			}
-			if err := c.bucket.purge(ctx, schema.LiveKeyPrefix+m.Run, m.Revision); err != nil {
-				return fmt.Errorf("purge run %s from the live index: %w", m.Run, err)
-			}
-			return nil
-		})
-	}
-	return group.Wait()
 }
 
 // LiveOf reads one run's entry from the leader, even if it was deleted or is unreadable. It returns [ErrNotFound] if
@@ -189,35 +140,27 @@ func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error)
 	return liveEntry(run, e), nil
 }
 
-// Live calls yield for every entry of the live index in the order of run ids, including unreadable and deleted ones
-// that have not been purged, until it returns false. It may be stale.
-func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) error {
-	err := c.pages(ctx, schema.LiveKeyPrefix, "", func(runs []string) (bool, error) {
-		for chunk := range slices.Chunk(runs, manyKeys) {
-			var entries []LiveEntry
-			subjects := make([]string, len(chunk))
-			for i, run := range chunk {
-				subjects[i] = c.bucket.prefix + schema.LiveKeyPrefix + run
-			}
-			err := c.bucket.all(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
-				entries = append(entries, liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e))
-			})
-			if err != nil {
-				return false, err
-			}
-			slices.SortFunc(entries, func(a, b LiveEntry) int { return strings.Compare(a.Run, b.Run) })
-			for i := range entries {
-				if !yield(entries[i]) {
-					return false, nil
-				}
-			}
-		}
-		return true, nil
-	}, func() {})
+// Live returns every entry of the live index in the order of run ids, including unreadable ones. It may be stale.
+func (c *Checkpoints) Live(ctx context.Context) ([]LiveEntry, error) {
+	runs, err := c.LiveRuns(ctx)
 	if err != nil {
-		return fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
+		return nil, err
 	}
-	return nil
+	keys := make([]string, len(runs))
+	for i, run := range runs {
+		keys[i] = schema.LiveKeyPrefix + run
+	}
+	found, err := c.bucket.many(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
+	}
+	entries := make([]LiveEntry, 0, len(found))
+	for i, run := range runs {
+		if e, ok := found[keys[i]]; ok {
+			entries = append(entries, liveEntry(run, e))
+		}
+	}
+	return entries, nil
 }
 
 // LiveWatch delivers the content of the live index, and then its changes.

@@ -42,10 +42,11 @@ func putLive(tb testing.TB, b *bench, runs ...string) []schema.Revision {
 func indexed(tb testing.TB, cps *kvstore.Checkpoints) map[string]kvstore.LiveEntry {
 	tb.Helper()
 	all := make(map[string]kvstore.LiveEntry)
-	require.NoError(tb, cps.Live(tb.Context(), func(e kvstore.LiveEntry) bool {
+	entries, err := cps.Live(tb.Context())
+	require.NoError(tb, err)
+	for _, e := range entries {
 		all[e.Run] = e
-		return true
-	}))
+	}
 	return all
 }
 
@@ -64,27 +65,24 @@ func TestLiveIndex_Runs_OnlyNotEnded(t *testing.T) {
 	require.Len(t, kept, 1, "twice is once")
 	require.Equal(t, []string{"run-00002", "run-00004", "run-00009", "unborn"}, slices.Sorted(maps.Keys(indexed(t, cps))))
 
-	page, next, err := cps.ListLive(t.Context(), "", 10)
-	require.NoError(t, err)
-	require.Empty(t, next)
-	require.Len(t, page, 3, "a run without a checkpoint yet is left out")
-
 	results := cps.EraseLive(t.Context(), kvstore.LiveAt{Run: "run-00004", Revision: revisions[0]},
 		kvstore.LiveAt{Run: "unborn", Revision: revisions[3]}, kvstore.LiveAt{Run: "never-there", Revision: 3}, kvstore.LiveAt{Run: "run-00009"})
 	require.NoError(t, results[0].Err)
 	require.NoError(t, results[1].Err)
 	require.ErrorIs(t, results[2].Err, kvstore.ErrConflict)
 	require.ErrorIs(t, results[3].Err, kvstore.ErrConflict, "nothing is erased without a revision")
-	all := indexed(t, cps)
-	require.Len(t, all, 4)
-	require.Nil(t, all["unborn"].Live)
-	require.NoError(t, all["unborn"].Err)
-	require.Equal(t, live("run-00002"), *all["run-00002"].Live)
-	require.NoError(t, cps.PurgeLive(t.Context(), kvstore.LiveAt{Run: "run-00004", Revision: results[0].Revision},
-		kvstore.LiveAt{Run: "unborn", Revision: results[1].Revision}))
 	require.Equal(t, []string{"run-00002", "run-00009"}, slices.Sorted(maps.Keys(indexed(t, cps))))
-	_, err = cps.LiveOf(t.Context(), "unborn")
-	require.ErrorIs(t, err, kvstore.ErrNotFound)
+	require.Equal(t, live("run-00002"), *indexed(t, cps)["run-00002"].Live)
+	gone, err := cps.LiveOf(t.Context(), "unborn")
+	require.NoError(t, err, "its marker stays for a while")
+	require.Nil(t, gone.Live)
+	require.Equal(t, results[1].Revision, gone.Revision)
+	stream, err := b.js.Stream(t.Context(), "KV_"+b.names.CheckpointBucket())
+	require.NoError(t, err)
+	mark, err := stream.GetMsg(t.Context(), uint64(gone.Revision))
+	require.NoError(t, err)
+	require.Equal(t, "10s", mark.Header.Get(jetstream.MsgTTLHeader), "the server removes it")
+	require.True(t, stream.CachedInfo().Config.AllowMsgTTL)
 	_, _, err = cps.GetFresh(t.Context(), "run-00004")
 	require.NoError(t, err, "its checkpoint stays")
 }
@@ -113,9 +111,8 @@ func TestLiveIndex_PausedWorker_CannotEraseReopenedRun(t *testing.T) {
 	require.Equal(t, reopened[0], e.Revision)
 	require.Equal(t, live("run-1"), *e.Live)
 
-	// The same for the delete marker: a run that comes back before it is purged stays.
+	// The same for the delete marker: a run that comes back before it is gone stays.
 	again := putLive(t, b, "run-2")
-	require.NoError(t, cps.PurgeLive(t.Context(), kvstore.LiveAt{Run: "run-2", Revision: results[1].Revision}))
 	e, err = cps.LiveOf(t.Context(), "run-2")
 	require.NoError(t, err)
 	require.Equal(t, again[0], e.Revision)

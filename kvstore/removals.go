@@ -19,7 +19,6 @@ import (
 //	                        └────── a late event ──────────┘
 type Removals struct {
 	bucket bucket
-	names  schema.Names
 }
 
 // Removal is an entry of the list.
@@ -82,20 +81,8 @@ func (r *Removals) Done(ctx context.Context, run string, rev schema.Revision) er
 }
 
 // Runs returns the listed runs. The cost depends on their number only.
-func (r *Removals) Runs(ctx context.Context) (runs []string, err error) {
-	for offset, more := 0, true; more; {
-		keys, further, err := r.bucket.subjectPage(ctx, schema.RemovalKeyPrefix+"*", offset)
-		if err != nil {
-			return nil, fmt.Errorf("list the removals of %s: %w", r.names.EventStream(), err)
-		}
-		offset, more = offset+len(keys), further
-		for _, key := range keys {
-			if run := key[len(schema.RemovalKeyPrefix):]; schema.ValidName(run) {
-				runs = append(runs, run)
-			}
-		}
-	}
-	return runs, nil
+func (r *Removals) Runs(ctx context.Context) ([]string, error) {
+	return r.bucket.runs(ctx, schema.RemovalKeyPrefix)
 }
 
 // Removed reports whether the daemon has removed everything of a run whose run.erased is in the log.

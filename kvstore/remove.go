@@ -220,7 +220,7 @@ func (s *Segments) deleteAll(ctx context.Context, run string) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(liveInFlight)
+	group.SetLimit(deletesInFlight)
 	for _, key := range keys {
 		group.Go(func() error { return s.bucket.remove(ctx, key) })
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -111,26 +108,4 @@ func (s *Segments) Examine(ctx context.Context, run string, n int) ([]byte, sche
 		return nil, 0, segmentError("get", run, n, err)
 	}
 	return e.value, e.rev, nil
-}
-
-// List returns the numbers of all stored segments of a run in ascending order, whether its checkpoint counts them or
-// not.
-func (s *Segments) List(ctx context.Context, run string) ([]int, error) {
-	if err := schema.CheckName("run id", run); err != nil {
-		return nil, err
-	}
-	keys, err := s.bucket.keys(ctx, run+".*")
-	if err != nil {
-		return nil, fmt.Errorf("list segments of run %s: %w", run, err)
-	}
-	numbers := make([]int, 0, len(keys))
-	for _, key := range keys {
-		n, err := strconv.Atoi(strings.TrimPrefix(key, run+"."))
-		if err != nil || n < 1 || schema.SegmentKey(run, n) != key {
-			continue // a key of another client
-		}
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
-	return numbers, nil
 }

@@ -54,29 +54,6 @@ func TestSegments_CreateOverDeletion_Refused(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
 
-func TestSegments_Run_ListedByNumber(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	segments := b.shard.Segments
-	list, err := segments.List(t.Context(), "run-1")
-	require.NoError(t, err)
-	require.Empty(t, list)
-	for _, n := range []int{11, 2, 1, 10, 3} {
-		require.NoError(t, segments.Create(t.Context(), "run-1", n, []byte("x")))
-	}
-	require.NoError(t, segments.Create(t.Context(), "run-11", 7, []byte("x")))
-	b.deleteSegment(t, "run-1", 3)
-	kv, err := b.js.KeyValue(t.Context(), b.names.SegmentBucket())
-	require.NoError(t, err)
-	for _, key := range []string{"run-1.x", "run-1.007", "run-1.0"} {
-		_, err = kv.Put(t.Context(), key, []byte("foreign"))
-		require.NoError(t, err)
-	}
-	list, err = segments.List(t.Context(), "run-1")
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 2, 10, 11}, list)
-}
-
 func TestSegment_Sizes_Checked(t *testing.T) {
 	t.Parallel()
 	segments := newBench(t).shard.Segments

@@ -46,7 +46,7 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 		Names:       names,
 		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
 		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
-		Removals:    &Removals{newBucket(js, names.SegmentBucket()), names},
+		Removals:    &Removals{newBucket(js, names.SegmentBucket())},
 		js:          js,
 		settings:    current,
 	}, nil

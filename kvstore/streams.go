@@ -121,6 +121,7 @@ func checkpointStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamC
 		Destination: n.CheckpointSubject("{{wildcard(1)}}"),
 	}
 	c.PersistMode = derivedPersistMode(s)
+	c.AllowMsgTTL = true // for the delete markers of the live index
 	return c
 }
 

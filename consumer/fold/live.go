@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,21 +20,11 @@ import (
 )
 
 const (
-	// liveMarkAge is how long the delete marker of an entry stays, so that every watch of the index has seen it, and
-	// maxLiveMarks bounds the waiting ones.
-	liveMarkAge  = 10 * time.Second
-	maxLiveMarks = 1 << 16
 	// liveCheckPage is the number of checkpoints in memory while the index is compared with them.
 	liveCheckPage = 512
 	// liveReads bounds the concurrent reads of single entries.
 	liveReads = 16
 )
-
-// liveMark is the delete marker of an entry, and its time.
-type liveMark struct {
-	kvstore.LiveAt
-	at time.Time
-}
 
 // enter sets the run's expected entries of the two indexes from its head. They are right unless a crash came in
 // between; then they are repaired.
@@ -50,10 +40,7 @@ func (r *run) enter() {
 // liveIndex is the live index of a shard during a term: entries of the runs that may need an executor.
 type liveIndex struct {
 	shard *kvstore.Shard
-	now   func() time.Time
 	log   zerolog.Logger
-	// marks are delete markers that are still to be purged, oldest first. Only the folding goroutine uses them.
-	marks []liveMark
 	// compared: the index was compared with the checkpoints.
 	compared bool
 	// suspects are runs whose entry must be compared with their checkpoint.
@@ -136,32 +123,8 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put again")
 		case res.Err != nil:
 			return res.Err
-		default:
-			x.leaveMark(entries[i].Run, res.Revision)
 		}
 	}
-	return nil
-}
-
-// leaveMark remembers the delete marker of an entry until it is old enough to be purged.
-func (x *liveIndex) leaveMark(run string, rev schema.Revision) {
-	x.marks = append(x.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, x.now()})
-}
-
-// purgeMarks purges old delete markers.
-func (x *liveIndex) purgeMarks(ctx context.Context) error {
-	now, n := x.now(), 0
-	for n < len(x.marks) && (now.Sub(x.marks[n].at) >= liveMarkAge || len(x.marks)-n > maxLiveMarks) {
-		n++
-	}
-	old := make([]kvstore.LiveAt, n)
-	for i := range old {
-		old[i] = x.marks[i].LiveAt
-	}
-	if err := x.shard.Checkpoints.PurgeLive(ctx, old...); err != nil {
-		return err
-	}
-	x.marks = append(x.marks[:0:0], x.marks[n:]...)
 	return nil
 }
 
@@ -217,35 +180,34 @@ func (s *term) mendLive(ctx context.Context) error {
 // because entries are put before the first checkpoint, so none is missing.
 func (x *liveIndex) compare(ctx context.Context) (map[string]struct{}, error) {
 	cps := x.shard.Checkpoints
-	wrong, entries := make(map[string]struct{}), make(map[string]*schema.Live)
-	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
-		if !errors.Is(e.Err, schema.ErrFormat) {
-			wrong[e.Run], entries[e.Run] = struct{}{}, e.Live
-		}
-		return true
-	})
+	entries, err := cps.Live(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for after := ""; ; {
-		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
+	wrong := make(map[string]struct{})
+	for page := range slices.Chunk(entries, liveCheckPage) {
+		runs := make([]string, len(page))
+		for i := range page {
+			runs[i] = page[i].Run
+		}
+		list, _, err := cps.Of(ctx, runs)
 		if err != nil {
 			return nil, err
 		}
 		for i := range page {
-			c, e := page[i].Checkpoint, entries[page[i].Run]
-			if c == nil || e == nil || !c.InLiveIndex() {
+			e, c := &page[i], list[i].Checkpoint
+			if errors.Is(e.Err, schema.ErrFormat) {
 				continue
 			}
-			if l := schema.LiveOf(&c.Head); e.Same(&l) {
-				delete(wrong, page[i].Run)
+			if e.Live != nil && c != nil && c.InLiveIndex() {
+				if l := schema.LiveOf(&c.Head); e.Live.Same(&l) {
+					continue
+				}
 			}
+			wrong[e.Run] = struct{}{}
 		}
-		if next == "" {
-			return wrong, nil
-		}
-		after = next
 	}
+	return wrong, nil
 }
 
 // mend repairs a run's entry, and a missing, unreadable or older checkpoint: a run with a dead executor has no next
@@ -269,9 +231,6 @@ func (s *term) mend(ctx context.Context, id string) error {
 		err = s.live.put(ctx, []*run{r})
 	case e.Live != nil || e.Err != nil:
 		err = s.live.erase(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}})
-	case e.Revision != 0:
-		s.live.leaveMark(id, e.Revision) // left by a worker that did not purge it
-		return nil
 	default:
 		return nil
 	}

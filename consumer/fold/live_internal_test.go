@@ -2,6 +2,7 @@ package fold
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -24,14 +25,13 @@ func (r *lifeRun) entry() kvstore.LiveEntry {
 	return e
 }
 
-// erased waits until the run's entry is gone completely.
+// erased waits until the run's entry is deleted.
 func (r *lifeRun) erased() {
 	r.w.TB.Helper()
 	require.Eventually(r.w.TB, func() bool {
-		r.w.Clock.Forward(liveMarkAge)
-		_, err := r.w.Shard.Checkpoints.LiveOf(r.w.TB.Context(), r.Out.Run)
+		e, err := r.w.Shard.Checkpoints.LiveOf(r.w.TB.Context(), r.Out.Run)
 		_, known := r.w.liveRuns.Get(r.Out.Run)
-		return err != nil && !known
+		return e.Live == nil && (err == nil || errors.Is(err, kvstore.ErrNotFound)) && !known
 	}, time.Minute, time.Millisecond)
 }
 

@@ -24,9 +24,9 @@ const (
 // event. All live runs are compared once in a term, and again when the log has lost more messages than the purger
 // removed. A run that lost only earlier events goes on by its checkpoint; reads of its content name them.
 type losses struct {
-	// due: a comparison is to begin. checking: one is under way, behind the run after; began is when.
+	// due: a comparison is to begin. checking: one is under way, with the runs left; began is when.
 	due, checking bool
-	after         string
+	left          []string
 	began         time.Time
 	// messages and last are of the log when it was last seen, and purged is what the purger had removed then.
 	seen           bool
@@ -40,7 +40,7 @@ func (x *losses) see(log *jetstream.StreamState, purged int64, now time.Time) {
 	x.due = x.due || !x.seen || gone > purged-x.purged
 	x.seen, x.messages, x.last, x.purged = true, log.Msgs, log.LastSeq, purged
 	if x.due && !x.checking && (x.began.IsZero() || now.Sub(x.began) >= lossesEvery) {
-		x.due, x.checking, x.after, x.began = false, true, "", now
+		x.due, x.checking, x.left, x.began = false, true, nil, now
 	}
 }
 
@@ -49,7 +49,16 @@ func (s *term) checkLosses(ctx context.Context) error {
 	if !s.losses.checking || s.mark.RebuildTo > 0 || !s.caughtUpWithLog() {
 		return nil
 	}
-	page, next, err := s.shard.Checkpoints.ListLive(ctx, s.losses.after, lossesPage)
+	x := &s.losses
+	if x.left == nil {
+		runs, err := s.shard.Checkpoints.LiveRuns(ctx)
+		if err != nil {
+			return err
+		}
+		x.left = runs
+	}
+	n := min(len(x.left), lossesPage)
+	page, _, err := s.shard.Checkpoints.Of(ctx, x.left[:n])
 	if err != nil {
 		return err
 	}
@@ -66,7 +75,8 @@ func (s *term) checkLosses(ctx context.Context) error {
 			return err
 		}
 	}
-	s.losses.after, s.losses.checking = next, next != ""
+	x.left = x.left[n:]
+	x.checking = len(x.left) > 0
 	return nil
 }
 

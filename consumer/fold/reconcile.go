@@ -42,9 +42,6 @@ func (s *term) reconcile(ctx context.Context) error {
 	if err := s.checkLosses(ctx); err != nil {
 		return fmt.Errorf("compare live runs with the log: %w", err)
 	}
-	if err := s.live.purgeMarks(ctx); err != nil {
-		return err
-	}
 	s.safeMark.note(s.mark.Position, s.now())
 	return nil
 }

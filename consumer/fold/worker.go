@@ -281,7 +281,7 @@ func (f *Worker) newTerm() *term {
 		safeMark:  safeMark{after: f.cfg.SafeAfter},
 		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
 		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
-		live:      liveIndex{shard: f.shard, now: f.now, log: f.log},
+		live:      liveIndex{shard: f.shard, log: f.log},
 		announcer: announcer{nc: f.nc, fleet: f.cfg.Fleet, holder: f.cfg.Holder, maxClaims: f.cfg.MaxClaims, stats: &f.stats, now: f.now, log: f.log},
 	}
 	s.sealer.refold = s.refold

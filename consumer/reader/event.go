@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -38,16 +37,15 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 	if found && is(&rec) {
 		return decoded(&rec)
 	}
-	numbers, err := r.Source.Store.Segments.List(ctx, r.Run)
+	last, err := rd.lastSegment(ctx, r)
 	if err != nil {
 		return nil, false, err
 	}
 	// Segments are in log order, so a binary search finds the one. After damage, sequences may be used again and the
 	// search may fail; then the event counts as missing.
-	slices.Sort(numbers)
-	for lo, hi := 0, len(numbers); lo < hi; {
-		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are lengths
-		info, frames, err := rd.frames(ctx, r, numbers[mid])
+	for lo, hi := 1, last+1; lo < hi; {
+		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are numbers of segments
+		info, frames, err := rd.frames(ctx, r, mid)
 		switch {
 		case err != nil:
 			return nil, false, err
@@ -65,7 +63,7 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 			}
 			return there == nil
 		}); err != nil {
-			return nil, false, rd.segmentGone(numbers[mid], r, err)
+			return nil, false, rd.segmentGone(mid, r, err)
 		}
 		if there == nil {
 			return nil, false, nil
@@ -73,6 +71,19 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 		return decoded(there)
 	}
 	return nil, false, nil
+}
+
+// lastSegment is the number of the run's last segment, whether its checkpoint counts it or not.
+func (rd *Reader) lastSegment(ctx context.Context, r *Snapshot) (int, error) {
+	for n := r.Segments.Count; ; n++ {
+		_, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n+1)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 }
 
 // EventAt is eventAt for an event that a fork may have taken over from its base.

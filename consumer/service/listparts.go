@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"math"
 	"slices"
 	"strings"
@@ -117,31 +119,18 @@ func (l *listing) readLive(ctx context.Context) error {
 	return nil
 }
 
-// offerLive offers the live runs: from memory, or from the live index until that is in memory.
+// offerLive offers the live runs, as soon as all of them are in memory.
 func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
-	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
+	for !l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
 		if l.matchesLive(e, started) {
 			offer(liveCandidate(e, shard, started))
 		}
 	}) {
-		l.incomplete = l.incomplete || l.svc.liveRuns.Counts().Unreadable > 0
-		return nil
-	}
-	for i, src := range l.shards {
-		err := src.Store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
-			if e.Live == nil {
-				l.incomplete = l.incomplete || e.Err != nil
-				return true
-			}
-			if started := schema.ParseTime(e.Live.StartedAt); l.matchesLive(e.Live, started) {
-				offer(liveCandidate(e.Live, i, started))
-			}
-			return true
-		})
-		if err != nil {
-			return err
+		if err := pause.For(ctx, staleWait); err != nil {
+			return fmt.Errorf("live runs of fleet %s are not all read: %w: %w", l.svc.cfg.Fleet, kvstore.ErrUnavailable, err)
 		}
 	}
+	l.incomplete = l.incomplete || l.svc.liveRuns.Counts().Unreadable > 0
 	return nil
 }
 

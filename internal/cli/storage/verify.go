@@ -188,13 +188,11 @@ func runsOf(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard) (
 			runs = append(runs, run)
 		}
 	}
-	err = shard.Checkpoints.Runs(ctx, "", func(page []string) bool {
-		runs = append(runs, page...)
-		return ctx.Err() == nil
-	})
+	stored, err := shard.Checkpoints.Runs(ctx)
 	if err != nil && !errors.Is(err, kvstore.ErrStreamMissing) {
 		return nil, err
 	}
+	runs = append(runs, stored...)
 	slices.Sort(runs)
 	return slices.Compact(runs), ctx.Err()
 }
