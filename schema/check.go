@@ -34,6 +34,28 @@ func Validate(data Data) error {
 	return nil
 }
 
+// checked are the plans of the types that [Check] has seen.
+var checked sync.Map
+
+// Check returns a [*DataError] with the JSON path of the first error in the struct that value points to, a request or
+// settings, by the rules in the tags of its fields, or nil.
+func Check(value any) error {
+	v := reflect.ValueOf(value).Elem()
+	made, ok := checked.Load(v.Type())
+	if !ok {
+		made, _ = checked.LoadOrStore(v.Type(), planOf(v.Type(), map[reflect.Type]*plan{}))
+	}
+	p, _ := made.(*plan)
+	if p == nil {
+		return nil
+	}
+	var c checker
+	if c.object(p, v); c.err != nil {
+		return c.err
+	}
+	return nil
+}
+
 // RefsOf returns the refs of an event's data, nil for data that can have none.
 func RefsOf(data Data) *[]Ref {
 	if data == nil {

@@ -152,12 +152,12 @@ func ErasedHead(r *Removal) Head {
 type RetentionPolicy struct {
 	// CompletedSeconds, FailedSeconds and CancelledSeconds are how long runs of these statuses are kept after their
 	// last event; 0 is forever.
-	CompletedSeconds int64 `json:"completed_seconds,omitzero"`
-	FailedSeconds    int64 `json:"failed_seconds,omitzero"`
-	CancelledSeconds int64 `json:"cancelled_seconds,omitzero"`
+	CompletedSeconds int64 `json:"completed_seconds,omitzero" check:"min=0,max=3153600000"`
+	FailedSeconds    int64 `json:"failed_seconds,omitzero" check:"min=0,max=3153600000"`
+	CancelledSeconds int64 `json:"cancelled_seconds,omitzero" check:"min=0,max=3153600000"`
 	// GraceSeconds is the shortest time between a run's last event and its removal, whatever the other fields say; 0
 	// is [DefaultRetentionGrace].
-	GraceSeconds int64 `json:"grace_seconds,omitzero"`
+	GraceSeconds int64 `json:"grace_seconds,omitzero" check:"min=0,max=3153600000"`
 }
 
 // The proposed retention, and the smallest grace.
@@ -284,7 +284,7 @@ type CleanupRequest struct {
 	// Policy to apply; absent means the fleet's own.
 	Policy *RetentionPolicy `json:"policy,omitzero"`
 	// Status limits the cleanup to runs of these statuses; empty means all that end a run.
-	Status []Status `json:"status,omitzero"`
+	Status []Status `json:"status,omitzero" each:"required,oneof=completed|failed|cancelled"`
 	// DryRun plans and removes nothing.
 	DryRun bool `json:"dry_run,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest]. Required unless DryRun.
@@ -292,7 +292,7 @@ type CleanupRequest struct {
 	// After continues a listing: the Next of the previous page.
 	After string `json:"after,omitzero"`
 	// Limit is the number of runs of a page: 0 means [DefaultList], at most [MaxList].
-	Limit int `json:"limit,omitzero"`
+	Limit int `json:"limit,omitzero" check:"min=0,max=1000"`
 }
 
 // CleanupReply is a page of a cleanup.
@@ -309,7 +309,7 @@ type CleanupReply struct {
 type EraseRequest struct {
 	// By is the sender's name, a claim, as in [InputRequest]. Required unless Check.
 	By     string `json:"by,omitzero"`
-	Reason string `json:"reason,omitzero"`
+	Reason string `json:"reason,omitzero" check:"max=256"`
 	// Force removes a run that is live, waits, is pinned, or has a pending hand-off or call. The base of a fork is
 	// refused even then.
 	Force bool `json:"force,omitzero"`

@@ -9,7 +9,7 @@ const (
 // ExecutorsRequest asks for the executors of a fleet. Its body may be empty.
 type ExecutorsRequest struct {
 	// Executor selects the executors of this name, with their runs; empty selects all, without runs.
-	Executor string `json:"executor,omitzero"`
+	Executor string `json:"executor,omitzero" check:"name"`
 }
 
 // ExecutorsReply lists the executors of a fleet, as the answering replica hears them. Only replicas that fold receive heartbeats, and only

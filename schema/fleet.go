@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -114,17 +115,17 @@ type Notice struct {
 // the run that has been claimable for longest.
 type ClaimRequest struct {
 	// Executor that claims, and its instance; see [Heartbeat]. Executor is required.
-	Executor string `json:"executor"`
-	Instance string `json:"instance,omitzero"`
+	Executor string `json:"executor" check:"required,name"`
+	Instance string `json:"instance,omitzero" check:"name"`
 	// RequestID as in [RecoverRequest]: a repeat returns the same run as the first try. Required.
-	RequestID string `json:"request_id"`
+	RequestID string `json:"request_id" check:"required,name"`
 	// Agents whose runs the executor can continue; empty means all.
-	Agents []string `json:"agents,omitzero"`
+	Agents []string `json:"agents,omitzero" check:"max=256" each:"required,name"`
 	// Labels must all be there with these values.
-	Labels map[string]string `json:"labels,omitzero"`
+	Labels map[string]string `json:"labels,omitzero" check:"max=32"`
 	// WithoutKeys are the ids of keys that the executor lacks, at most [MaxWithoutKeys]: it gets no run with content
 	// under them.
-	WithoutKeys []string `json:"without_keys,omitzero"`
+	WithoutKeys []string `json:"without_keys,omitzero" check:"max=64"`
 	// Room is how many runs the executor would take now, this one included; 0 if unknown.
 	Room int `json:"room,omitzero"`
 }
@@ -147,13 +148,13 @@ type ClaimReply struct {
 // InputRequest answers a wait of a run.
 type InputRequest struct {
 	// InterruptID as in run.waiting. Required.
-	InterruptID string `json:"interrupt_id"`
+	InterruptID string `json:"interrupt_id" check:"required"`
 	// EventID is the id of the run.waiting to answer, from the position of the question: the request is a conflict if
 	// the run now asks something else under the interrupt id. The first answer to a question counts: a repeat of it gets
 	// the same reply, and any other is refused. Required.
-	EventID string `json:"event_id"`
-	// Status is resolved (the default), cancelled or expired.
-	Status string `json:"status,omitzero"`
+	EventID string `json:"event_id" check:"required"`
+	// Status is resolved (the default) or cancelled.
+	Status string `json:"status,omitzero" check:"oneof=resolved|cancelled"`
 	// Payload is the answer, in the form of run.waiting's response_schema; most schemas require one.
 	Payload jsontext.Value `json:"payload,omitzero"`
 	// Refs mark the payload as encrypted; other refs are refused.
@@ -162,6 +163,9 @@ type InputRequest struct {
 	// senders: there it may be empty, and is kept as claimed.
 	By string `json:"by"`
 }
+
+// Default fills in the defaults.
+func (r *InputRequest) Default() { r.Status = cmp.Or(r.Status, InputResolved) }
 
 // CancelRequest asks a run's executor to stop. A run without one must be claimed first: its new executor ends it.
 type CancelRequest struct {
@@ -174,7 +178,7 @@ type CancelRequest struct {
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// RequestID lets a repeat of the request find its first try, even after a takeover or a rewind, so that it stops no
 	// work that began after it. If empty, a repeat is found only while the run has a cancel request.
-	RequestID string `json:"request_id,omitzero"`
+	RequestID string `json:"request_id,omitzero" check:"name"`
 }
 
 // Actions on a hand-off.
@@ -186,17 +190,17 @@ const (
 
 // HandoffRequest accepts, declines or closes a hand-off.
 type HandoffRequest struct {
-	HandoffID string `json:"handoff_id"`
+	HandoffID string `json:"handoff_id" check:"required"`
 	// Action is accept, decline or close. Required.
-	Action string `json:"action"`
+	Action string `json:"action" check:"required,oneof=accept|decline|close"`
 	// By is the sender's name, a claim, as in [InputRequest]. It is always required to accept: the executor that
 	// takes the hand-off.
 	By string `json:"by"`
 	// ChildRun continues the work; required to accept. A repeated accept with the same child run gets the first
 	// answer.
-	ChildRun string `json:"child_run,omitzero"`
+	ChildRun string `json:"child_run,omitzero" check:"name" with:"action=accept"`
 	// OfferHash is the content hash of the offer, hex; required to accept.
-	OfferHash string `json:"offer_hash,omitzero"`
+	OfferHash string `json:"offer_hash,omitzero" check:"hash" with:"action=accept"`
 	Reason    string `json:"reason,omitzero"`
 	// Refs mark the reason as encrypted; other refs are refused.
 	Refs []Ref `json:"refs,omitzero"`

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -116,23 +117,26 @@ const (
 // RecoverRequest asks for a run and takes it over.
 type RecoverRequest struct {
 	// Executor that takes over. Required.
-	Executor string `json:"executor"`
+	Executor string `json:"executor" check:"required,name"`
 	// Instance of the executor; see [Heartbeat].
-	Instance string `json:"instance,omitzero"`
+	Instance string `json:"instance,omitzero" check:"name"`
 	// Agent that the executor runs; when set it must be the run's.
-	Agent string `json:"agent,omitzero"`
+	Agent string `json:"agent,omitzero" check:"name"`
 	// Reason is claim, request, restart, input, reopen or rewind; absent means request.
-	Reason string `json:"reason,omitzero"`
+	Reason string `json:"reason,omitzero" check:"oneof=claim|request|restart|input|reopen|rewind"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
-	RequestID string `json:"request_id"`
+	RequestID string `json:"request_id" check:"required,name"`
 	// ExpectedEpoch, if set, is the epoch that the sender saw: a run in another epoch is a conflict, which names its executor.
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// View is state, head or events; absent means state.
-	View string `json:"view,omitzero"`
+	View string `json:"view,omitzero" check:"oneof=state|head|events"`
 	// At, with reason rewind, is a point of the run in its text form, see [Point]: the run is taken over after it, even
 	// if it has ended. Later records stay in the log, and are no part of the state any more.
-	At string `json:"at,omitzero"`
+	At string `json:"at,omitzero" with:"reason=rewind"`
 }
+
+// Default fills in the defaults.
+func (r *RecoverRequest) Default() { r.Reason = cmp.Or(r.Reason, TakeoverRequest) }
 
 // RecoverReply is the answer to a takeover. A repeat of the request gets the run's current state, in the same epoch.
 type RecoverReply struct {
@@ -182,7 +186,7 @@ type Damage struct {
 // request.
 type GetRequest struct {
 	// View is state, head or events; absent means state.
-	View string `json:"view,omitzero"`
+	View string `json:"view,omitzero" check:"oneof=state|head|events"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
 	At string `json:"at,omitzero"`
 }
@@ -215,13 +219,13 @@ type GetReply struct {
 // list is in the order of run ids.
 type ListRequest struct {
 	// Status keeps runs of these statuses; empty keeps all.
-	Status []Status `json:"status,omitzero"`
+	Status []Status `json:"status,omitzero" each:"required,oneof=running|waiting|interrupted|orphaned|completed|failed|cancelled"`
 	// Agent keeps runs of this agent.
 	Agent string `json:"agent,omitzero"`
 	// Parent keeps children of this run.
-	Parent string `json:"parent,omitzero"`
+	Parent string `json:"parent,omitzero" check:"name"`
 	// Related keeps runs whose parent is this run, or that continue it.
-	Related string `json:"related,omitzero"`
+	Related string `json:"related,omitzero" check:"name"`
 	// Quarantined keeps runs that are quarantined; see [RunSummary].
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Held keeps runs with a call that a person must settle, ended runs included; see [Head.HeldCalls].
@@ -232,18 +236,18 @@ type ListRequest struct {
 	ModelTier string `json:"model_tier,omitzero"`
 	// Completion keeps completed runs that ended in one of these ways, with limit also failed ones; empty keeps all
 	// runs.
-	Completion []Completion `json:"completion,omitzero"`
+	Completion []Completion `json:"completion,omitzero" each:"required,oneof=tool|limit|executor"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// Since and Until keep runs of that time, RFC 3339, Since included and Until not. The time of an ended run is
 	// when the server stored its last event; of another run, when it started, by its executor's clock. Not with
 	// Parent or Related.
-	Since string `json:"since,omitzero"`
-	Until string `json:"until,omitzero"`
+	Since string `json:"since,omitzero" check:"time"`
+	Until string `json:"until,omitzero" check:"time"`
 	// After continues a list: the Next of the previous page, valid for the same request only.
 	After string `json:"after,omitzero"`
 	// Limit is the size of the page: 0 means [DefaultList], at most [MaxList].
-	Limit int `json:"limit,omitzero"`
+	Limit int `json:"limit,omitzero" check:"min=0,max=1000"`
 }
 
 // RunSummary is one line of a list.
@@ -308,14 +312,14 @@ type MarkRequest struct {
 	Move bool `json:"move,omitzero"`
 	// RequestID lets a repeat of the request find its first try, so that it does not undo a later move of the name.
 	// If empty, a repeat is found only while the marked event is the run's last.
-	RequestID string `json:"request_id,omitzero"`
+	RequestID string `json:"request_id,omitzero" check:"name"`
 }
 
 // ForkRequest marks a run as the base of a run that begins next. The daemon keeps the base as long as the fork. A
 // repeat gets the first answer.
 type ForkRequest struct {
 	// Fork is the id of the new run. Required.
-	Fork string `json:"fork"`
+	Fork string `json:"fork" check:"required,name"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 }
@@ -346,10 +350,10 @@ type HistoryEntry struct {
 type RecordsRequest struct {
 	// From is the number of the first record of the page, and Through that of the last one; see [PointRecord]. With one of them the page
 	// has Limit records; a page that ends before From is empty.
-	From    int64 `json:"from,omitzero"`
-	Through int64 `json:"through,omitzero"`
+	From    int64 `json:"from,omitzero" check:"min=0"`
+	Through int64 `json:"through,omitzero" check:"min=0"`
 	// Limit is the most records of the page: 0 means [DefaultRecords], at most [MaxRecords].
-	Limit int `json:"limit,omitzero"`
+	Limit int `json:"limit,omitzero" check:"min=0,max=2048"`
 	// Brief leaves out values of content that are longer than [BriefBytes]: messages, arguments, results.
 	Brief bool `json:"brief,omitzero"`
 	// MaxBytes bounds the answer: at least [MinReplyBytes]. Absent means the server's max_payload, which is the maximum
@@ -416,3 +420,6 @@ type SettleRequest struct {
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 }
+
+// Default fills in the defaults.
+func (r *SettleRequest) Default() { r.Occurrence = cmp.Or(r.Occurrence, 1) }

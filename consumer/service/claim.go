@@ -36,8 +36,6 @@ const (
 	hiddenTaken  = 30 * time.Second
 	hiddenLost   = time.Second
 	hiddenBroken = 10 * time.Second
-	// maxClaimAgents bounds the agents of a request.
-	maxClaimAgents = 256
 )
 
 // claims is a replica's state of the claims it serves: the runs being taken, and the rate.
@@ -139,53 +137,14 @@ func jitter(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 // A repeat is answered with the run of the first try, which any replica finds by the request among the live runs. Until
 // they have it, another replica chooses the same run with high probability. If not, the heartbeats of the executor do
 // not name the first run, and it is orphaned again.
-func (s *Service) claim(ctx context.Context, t *task) error {
-	var req schema.ClaimRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
-	if err := checkClaim(&req); err != nil {
-		return err
-	}
-	reply, err, _ := s.claims.same.Do(req.Executor+" "+req.RequestID, func() (any, error) {
+func (s *Service) claim(ctx context.Context, _ *task, req *schema.ClaimRequest) (*schema.ClaimReply, error) {
+	given, err, _ := s.claims.same.Do(req.Executor+" "+req.RequestID, func() (any, error) {
 		defer s.claims.look()()
-		s.claims.asks(&req, s.liveRuns.InHand(holder(&req)))
-		return s.give(ctx, &req)
+		s.claims.asks(req, s.liveRuns.InHand(holder(req)))
+		return s.give(ctx, req)
 	})
-	if err != nil {
-		return err
-	}
-	return t.whole(reply)
-}
-
-// checkClaim validates a request.
-func checkClaim(req *schema.ClaimRequest) error {
-	if err := schema.CheckName("executor", req.Executor); err != nil {
-		return badField("/executor", err)
-	}
-	if req.Instance != "" {
-		if err := schema.CheckName("instance", req.Instance); err != nil {
-			return badField("/instance", err)
-		}
-	}
-	if err := schema.CheckName("request_id", req.RequestID); err != nil {
-		return badField("/request_id", err)
-	}
-	if len(req.Agents) > maxClaimAgents {
-		return badField("/agents", fmt.Errorf("%d agents, name at most %d", len(req.Agents), maxClaimAgents))
-	}
-	for i, agent := range req.Agents {
-		if err := schema.CheckName("agent", agent); err != nil {
-			return badField(fmt.Sprintf("/agents/%d", i), err)
-		}
-	}
-	if len(req.Labels) > schema.MaxLabels {
-		return badField("/labels", fmt.Errorf("%d labels, no run has more than %d", len(req.Labels), schema.MaxLabels))
-	}
-	if len(req.WithoutKeys) > schema.MaxWithoutKeys {
-		return badField("/without_keys", fmt.Errorf("%d keys, name at most %d", len(req.WithoutKeys), schema.MaxWithoutKeys))
-	}
-	return nil
+	reply, _ := given.(*schema.ClaimReply) // give returns nothing else
+	return reply, err
 }
 
 // give finds a run for a claim, and takes it over.

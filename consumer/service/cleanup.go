@@ -3,13 +3,11 @@ package service
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
@@ -27,60 +25,28 @@ const (
 	notReached = "not reached in time"
 )
 
-// endingStatuses are those that a cleanup may remove.
-var endingStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
-
 // cleanupPlace is where a page of a cleanup ends: below the entry Before in a shard's index of ended runs, 0 for a
 // shard that was not begun. It is opaque to clients.
 type cleanupPlace struct {
-	Shard  int             `json:"s"`
+	Shard  int             `json:"s" check:"min=0"`
 	Before schema.Revision `json:"b"`
 	// Now is when the first page was planned: ages are computed from it.
-	Now string `json:"n"`
-}
-
-func (p *cleanupPlace) text() string {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return "" // it has only numbers and a time
-	}
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// parseCleanupPlace reads a place that a client returns.
-func parseCleanupPlace(text string) (cleanupPlace, error) {
-	var p cleanupPlace
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(b, &p)
-	}
-	if err != nil || p.Shard < 0 {
-		return p, errors.New("not a place of a cleanup: use next of the previous page")
-	}
-	return p, nil
+	Now string `json:"n" check:"required,time"`
 }
 
 // cleanup plans a page of the runs that ended long ago, and removes the runs that the plan removes.
-func (s *Service) cleanup(ctx context.Context, t *task) error {
-	var req schema.CleanupRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
-	policy, err := s.checkCleanup(ctx, &req)
-	if err != nil {
-		return err
+func (s *Service) cleanup(ctx context.Context, t *task, req *schema.CleanupRequest) (reply *schema.CleanupReply, err error) {
+	reply = &schema.CleanupReply{Items: []schema.CleanupItem{}}
+	if reply.Policy, err = s.cleanupPolicy(ctx, req); err != nil {
+		return nil, err
 	}
 	var who sender
 	if !req.DryRun {
 		if who, err = t.sender(req.By); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
-	if err := s.cleanupPage(ctx, &req, who, reply); err != nil {
-		return err
-	}
-	return t.whole(reply)
+	return reply, s.cleanupPage(ctx, req, who, reply)
 }
 
 // fleetPolicy reads the fleet's policy from its leader: no run is removed by a policy that was replaced before the
@@ -93,32 +59,14 @@ func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, erro
 	return settings.Retention, nil
 }
 
-// checkCleanup validates a request, fills in its defaults, and returns the policy to use.
-func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) (policy schema.RetentionPolicy, err error) {
+// cleanupPolicy returns the policy of a request, which keeps runs of unnamed statuses.
+func (s *Service) cleanupPolicy(ctx context.Context, req *schema.CleanupRequest) (policy schema.RetentionPolicy, err error) {
 	if req.Policy != nil {
 		policy = *req.Policy
 	} else if policy, err = s.fleetPolicy(ctx); err != nil {
 		return policy, err
 	}
-	for path, n := range map[string]int64{
-		"/policy/completed_seconds": policy.CompletedSeconds, "/policy/failed_seconds": policy.FailedSeconds,
-		"/policy/cancelled_seconds": policy.CancelledSeconds, "/policy/grace_seconds": policy.GraceSeconds,
-	} {
-		if n < 0 || n > schema.MaxRetentionSeconds {
-			return policy, badField(path, fmt.Errorf("%d is not between 0 and %d seconds", n, int64(schema.MaxRetentionSeconds)))
-		}
-	}
-	if req.Limit < 0 || req.Limit > schema.MaxList {
-		return policy, badField("/limit", fmt.Errorf("limit %d is not between 0 and %d", req.Limit, schema.MaxList))
-	}
-	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
-	for _, status := range req.Status {
-		if !slices.Contains(endingStatuses, status) {
-			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only ended runs are removed", status))
-		}
-	}
 	if len(req.Status) > 0 {
-		// Runs of unnamed statuses are kept.
 		for status, seconds := range map[schema.Status]*int64{
 			schema.StatusCompleted: &policy.CompletedSeconds, schema.StatusFailed: &policy.FailedSeconds, schema.StatusCancelled: &policy.CancelledSeconds,
 		} {
@@ -133,15 +81,10 @@ func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) 
 // cleanupPage reads a page, plans it, and executes the plan.
 func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, who sender, reply *schema.CleanupReply) error {
 	place := cleanupPlace{Now: schema.FormatTime(s.now())}
-	var err error
 	if req.After != "" {
-		if place, err = parseCleanupPlace(req.After); err != nil {
-			return badField("/after", err)
+		if err := readPlace(req.After, &place); err != nil {
+			return err
 		}
-	}
-	now, err := time.Parse(time.RFC3339Nano, place.Now)
-	if err != nil {
-		return badField("/after", err)
 	}
 	shards := s.routing.shards
 	if place.Shard >= len(shards) || !reply.Policy.Removes() {
@@ -150,7 +93,8 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	src := shards[place.Shard]
 	// Ages use the server's clock, like the times they are compared with: a daemon whose clock is ahead removes no
 	// run early.
-	if now, err = s.noLater(ctx, src, now); err != nil {
+	now, err := s.noLater(ctx, src, schema.ParseTime(place.Now))
+	if err != nil {
 		return err
 	}
 	if place.Before == 0 {
@@ -175,7 +119,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 		place.Shard++
 	}
 	if place.Shard < len(shards) {
-		reply.Next = place.text()
+		reply.Next = placeText(&place)
 	}
 	return nil
 }
@@ -202,7 +146,7 @@ func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cl
 	if err := s.routing.awaitIndexed(ctx, src); err != nil {
 		return nil, nil, err
 	}
-	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Limit: req.Limit, Match: func(e *schema.Ended) bool {
+	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Limit: cmp.Or(req.Limit, schema.DefaultList), Match: func(e *schema.Ended) bool {
 		return len(req.Status) == 0 || slices.Contains(req.Status, e.Status)
 	}})
 	if err != nil {

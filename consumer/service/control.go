@@ -61,21 +61,13 @@ type change struct {
 
 // changing serves a verb that writes a control event into a run: plan checks a request, and returns what it asks for.
 func changing[R any](s *Service, plan func(*task, *R) (change, error)) func(context.Context, *task) error {
-	return func(ctx context.Context, t *task) error {
-		req := new(R)
-		if err := t.decode(req); err != nil {
-			return err
-		}
+	return asking(func(ctx context.Context, t *task, req *R) (*schema.ControlReply, error) {
 		c, err := plan(t, req)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		reply, err := s.writer.write(ctx, t.run, c)
-		if err != nil {
-			return err
-		}
-		return t.whole(reply)
-	}
+		return s.writer.write(ctx, t.run, c)
+	})
 }
 
 // controlWriter writes control events, takeovers among them, into runs: each by compare-and-set on the event that the
@@ -288,11 +280,8 @@ func (w *controlWriter) event(r *reader.Snapshot, name string, d *decision) (*sc
 	if err == nil {
 		_, err = schema.ParseData(e)
 	}
-	if wrong, ok := errors.AsType[*schema.DataError](err); ok {
-		return nil, badField(wrong.Path, err)
-	}
 	if err != nil {
-		return nil, err
+		return nil, wrongField(err)
 	}
 	e.Turn = d.turn
 	if limit := min(w.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
@@ -303,14 +292,11 @@ func (w *controlWriter) event(r *reader.Snapshot, name string, d *decision) (*sc
 }
 
 // requestName names a request by its request_id, its sender and its content; "" without request_id.
-func requestName(requestID string, who sender, parts ...string) (string, error) {
+func requestName(requestID string, who sender, parts ...string) string {
 	if requestID == "" {
-		return "", nil
+		return ""
 	}
-	if err := schema.CheckName("request_id", requestID); err != nil {
-		return "", badField("/request_id", err)
-	}
-	return schema.RequestName(append(parts, requestID, who.by, who.claimed)...), nil
+	return schema.RequestName(append(parts, requestID, who.by, who.claimed)...)
 }
 
 // errNothingAccepted is the answer for a run id under which no valid event was published.
@@ -375,8 +361,8 @@ func (s *Service) cancel(t *task, req *schema.CancelRequest) (c change, err erro
 		return s.doneAt(ctx, r, r.Head.CancelPosition)
 	}
 	c.same = repeatOf[*schema.RunCancelRequestedData](t.run, nil)
-	c.name, err = requestName(req.RequestID, c.who, "cancel")
-	return c, err
+	c.name = requestName(req.RequestID, c.who, "cancel")
+	return c, nil
 }
 
 // doneAt answers a request with the event of another one that had the same effect.
@@ -410,36 +396,19 @@ func (*Service) handoff(t *task, req *schema.HandoffRequest) (c change, err erro
 	return c, nil
 }
 
-// checkHandoff validates a request.
+// checkHandoff validates what the rules of the request do not say.
 func checkHandoff(run string, req *schema.HandoffRequest) error {
-	if req.HandoffID == "" {
-		return badField("/handoff_id", errors.New("is required"))
+	if req.ChildRun == run {
+		return badField("/child_run", errors.New("is the run that offers"))
 	}
-	if req.Action == schema.HandoffAccept {
-		// The name is needed with a proven key, too: executors share a key, and one executor gets the hand-off.
-		if err := schema.CheckName("executor that takes it", req.By); err != nil {
-			return badField("/by", err)
-		}
-	}
-	if req.ChildRun != "" || req.Action == schema.HandoffAccept {
-		if err := schema.CheckName("child run", req.ChildRun); err != nil {
-			return badField("/child_run", err)
-		}
-		if req.ChildRun == run {
-			return badField("/child_run", errors.New("is the run that offers"))
-		}
-	}
-	switch req.Action {
-	case schema.HandoffAccept:
-		if _, err := schema.ParseHash(req.OfferHash); err != nil || req.OfferHash == "" {
-			return badField("/offer_hash", fmt.Errorf("%.80q is no content hash of 64 hex digits", req.OfferHash))
-		}
+	if req.Action != schema.HandoffAccept {
 		return nil
-	case schema.HandoffDecline, schema.HandoffClose:
-		return nil
-	default:
-		return badField("/action", fmt.Errorf("action %.40q is none of accept, decline, close", req.Action))
 	}
+	// The name is needed with a proven key, too: executors share a key, and one executor gets the hand-off.
+	if err := schema.CheckName("executor that takes it", req.By); err != nil {
+		return badField("/by", err)
+	}
+	return nil
 }
 
 // decideHandoff decides the effect of a request on the hand-off.

@@ -37,34 +37,27 @@ func Erased(removal *schema.Removal) *schema.ServiceError {
 }
 
 // erase removes a run, or reports its remaining data.
-func (s *Service) erase(ctx context.Context, t *task) error {
-	var req schema.EraseRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
+func (s *Service) erase(ctx context.Context, t *task, req *schema.EraseRequest) (*schema.EraseReply, error) {
 	if req.Check {
 		return s.checkErased(ctx, t)
 	}
 	who, err := t.sender(req.By)
 	if err != nil {
-		return err
-	}
-	if len(req.Reason) > schema.MaxIdentifier {
-		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
+		return nil, err
 	}
 	removed, already, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	wait, cancel := context.WithTimeout(ctx, eraseWait)
 	defer cancel()
 	for {
 		done, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if done || pause.For(wait, eraseLook) != nil {
-			return t.whole(&schema.EraseReply{Removal: *removed, Done: done, Already: already})
+			return &schema.EraseReply{Removal: *removed, Done: done, Already: already}, nil
 		}
 	}
 }
@@ -207,30 +200,30 @@ func (s *Service) begunOn(ctx context.Context, fork, base string) (bool, error) 
 }
 
 // checkErased reports the remaining data of a removed run.
-func (s *Service) checkErased(ctx context.Context, t *task) error {
+func (s *Service) checkErased(ctx context.Context, t *task) (*schema.EraseReply, error) {
 	src := s.routing.of(t.run)
 	_, removed, err := s.routing.standing(ctx, t.run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if removed == nil {
-		return schema.Fail(schema.CodeConflict, "To remove it: waymark erase "+t.run, "run %s was not removed", t.run)
+		return nil, schema.Fail(schema.CodeConflict, "To remove it: waymark erase "+t.run, "run %s was not removed", t.run)
 	}
 	done, err := src.Store.Removed(ctx, t.run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	blobs, err := kvstore.BlobsOf(ctx, s.js, s.cfg.Fleet, map[string]struct{}{t.run: {}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys, err := s.writer.keys.Keys(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	left, err := src.Store.Left(ctx, keys, t.run, removed.Keys, blobs[t.run], true)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return t.whole(&schema.EraseReply{Removal: *removed, Done: done, Left: &left})
+	return &schema.EraseReply{Removal: *removed, Done: done, Left: &left}, nil
 }

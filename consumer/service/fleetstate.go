@@ -146,9 +146,6 @@ func (s *Service) durableMS(shards int) float64 {
 }
 
 // fleet answers with the state of the fleet.
-func (s *Service) fleet(ctx context.Context, t *task) error {
-	if err := t.decode(new(schema.FleetRequest)); err != nil {
-		return err
-	}
-	return t.whole(s.State(ctx))
+func (s *Service) fleet(ctx context.Context, _ *task, _ *schema.FleetRequest) (*schema.FleetReply, error) {
+	return s.State(ctx), nil
 }

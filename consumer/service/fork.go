@@ -12,9 +12,6 @@ import (
 // fork marks a run as the base of a fork. The mark is an event of the base, so the compare-and-set of a removal of the
 // base sees it: the base is either marked or removed, never both.
 func (s *Service) fork(t *task, req *schema.ForkRequest) (c change, err error) {
-	if err := schema.CheckName("fork", req.Fork); err != nil {
-		return c, badField("/fork", err)
-	}
 	if req.Fork == t.run {
 		return c, badField("/fork", errors.New("is its own base"))
 	}

@@ -27,7 +27,7 @@ const answersAtOnce = 4
 // too much, no answer is accepted: the executor may be unable to use it. The run is not stuck: status cancelled needs
 // no schema, and the executor asks again.
 func (s *Service) input(t *task, req *schema.InputRequest) (c change, err error) {
-	if err := cmp.Or(checkInput(req), onlyEncrypted(req.Refs, "/payload")); err != nil {
+	if err := onlyEncrypted(req.Refs, "/payload"); err != nil {
 		return c, err
 	}
 	if c.who, err = t.sender(req.By); err != nil {
@@ -64,22 +64,6 @@ func sameInput(run string, first *schema.RunInputData, req *schema.InputRequest,
 	}
 	return decidedAlready(refusal, "question %.80q of run %s was answered already, as %s by %s",
 		req.InterruptID, run, cmp.Or(first.Status, schema.InputResolved), by.name())
-}
-
-// checkInput validates a request and fills in its defaults.
-func checkInput(req *schema.InputRequest) error {
-	req.Status = cmp.Or(req.Status, schema.InputResolved)
-	switch {
-	case req.InterruptID == "":
-		return badField("/interrupt_id", errors.New("is required"))
-	case req.EventID == "":
-		return badField("/event_id", errors.New("is required: the id of the run.waiting that was read"))
-	case req.Status == schema.InputExpired:
-		return badField("/status", errors.New("only the daemon may use expired; use resolved or cancelled"))
-	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
-		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
-	}
-	return nil
 }
 
 // answerable finds the interrupt to answer. The read is proven.

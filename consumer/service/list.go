@@ -32,31 +32,22 @@ const (
 	staleWait  = 5 * time.Millisecond
 )
 
-var statuses = []schema.Status{
-	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
-	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
-}
-
 // list answers with a page of runs from their checkpoints. They may be a moment old, but never come from a daemon
 // that was cut off from the majority of the servers.
-func (s *Service) list(ctx context.Context, t *task) error {
-	var req schema.ListRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
-	l, err := s.newListing(&req)
+func (s *Service) list(ctx context.Context, t *task, req *schema.ListRequest) (*schema.ListReply, error) {
+	l, err := s.newListing(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := reached(ctx, l.shards); err != nil {
-		return err
+		return nil, err
 	}
 	if err := l.read(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	// A server with a full or failing disk may have none of the checkpoints that its index names.
 	none := l.lost && l.first && l.place.Over && len(l.lines) == 0
-	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete || none}
+	reply := &schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete || none}
 	place := l.begin
 	// A page that does not fit into one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
@@ -77,9 +68,9 @@ func (s *Service) list(ctx context.Context, t *task) error {
 		place = l.place
 	}
 	if !place.Over {
-		reply.Next = place.text()
+		reply.Next = placeText(&place)
 	}
-	return t.whole(&reply)
+	return reply, nil
 }
 
 // summary is a checkpoint's line in a list.
@@ -115,8 +106,8 @@ type listPlace struct {
 	// Shards are the places in the second part.
 	Shards []shardPlace `json:"s,omitzero"`
 	// Since and Until are those of the first page.
-	Since string `json:"a,omitzero"`
-	Until string `json:"z,omitzero"`
+	Since string `json:"a,omitzero" check:"time"`
+	Until string `json:"z,omitzero" check:"time"`
 	// Child is the last run that was read in a list of a run's children.
 	Child string `json:"c,omitzero"`
 	// Over: the list is finished.
@@ -139,34 +130,42 @@ type shardPlace struct {
 // over reports whether the shard has no more ended runs to list.
 func (p *shardPlace) over() bool { return p.Before == 0 }
 
-func (p *listPlace) text() string {
-	b, err := json.Marshal(p)
+// placeText is a place in a list as text, which is opaque to clients.
+func placeText(place any) string {
+	b, err := json.Marshal(place)
 	if err != nil {
-		return "" // it has only numbers and names
+		return "" // it has only numbers, names and times
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parsePlace reads a place that a client returns.
-func parsePlace(text, filter string, shards int) (listPlace, error) {
-	var p listPlace
-	if len(text) > maxPlace {
-		return p, errors.New("not a place of a list")
-	}
-	b, err := base64.RawURLEncoding.DecodeString(text)
+// readPlace reads a place that a client returns.
+func readPlace(text string, into any) error {
+	b, err := base64.RawURLEncoding.DecodeString(text[:min(len(text), maxPlace)])
 	if err == nil {
-		err = json.Unmarshal(b, &p)
+		err = json.Unmarshal(b, into)
+	}
+	if err == nil {
+		err = schema.Check(into)
 	}
 	if err != nil {
-		return p, errors.New("not a place of a list: use next of the previous page")
+		return badField("/after", errors.New("not a place of a list: use next of the previous page"))
 	}
-	if p.Filter != filter {
-		return p, errors.New("a place of another list: send the same filter as for the previous page")
+	return nil
+}
+
+// continues reads the place of a further page.
+func (l *listing) continues(filter string) error {
+	if err := readPlace(l.req.After, &l.place); err != nil {
+		return err
 	}
-	if len(p.Shards) != shards {
-		return p, fmt.Errorf("a place of %d shards, the fleet has %d", len(p.Shards), shards)
+	switch p := &l.place; {
+	case p.Filter != filter:
+		return badField("/after", errors.New("a place of another list: send the same filter as for the previous page"))
+	case len(p.Shards) != len(l.shards):
+		return badField("/after", fmt.Errorf("a place of %d shards, the fleet has %d", len(p.Shards), len(l.shards)))
 	}
-	return p, nil
+	return nil
 }
 
 // filterDigest is the digest of a request without its page.
@@ -234,28 +233,9 @@ func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 	l := &listing{svc: s, req: req, shards: s.routing.shards}
 	l.newest = make([]schema.Revision, len(l.shards))
 	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
-	if req.Limit < 1 || req.Limit > schema.MaxList {
-		return nil, badField("/limit", fmt.Errorf("limit is %d, use 1 to %d", req.Limit, schema.MaxList))
-	}
-	for _, f := range []struct{ path, run string }{{"/parent", req.Parent}, {"/related", req.Related}} {
-		if f.run == "" {
-			continue
-		}
-		if err := schema.CheckName("run id", f.run); err != nil {
-			return nil, badField(f.path, err)
-		}
-		if req.Since != "" || req.Until != "" {
-			return nil, badField(f.path, errors.New("children are listed without since and until"))
-		}
-	}
-	for i, status := range req.Status {
-		if !slices.Contains(statuses, status) {
-			return nil, badField(fmt.Sprintf("/status/%d", i), fmt.Errorf("status %.40q is none of %v", status, statuses))
-		}
-	}
-	for i, c := range req.Completion {
-		if !slices.Contains(schema.Completions, c) {
-			return nil, badField(fmt.Sprintf("/completion/%d", i), fmt.Errorf("completion %.40q is none of %v", c, schema.Completions))
+	for path, run := range map[string]string{"/parent": req.Parent, "/related": req.Related} {
+		if run != "" && (req.Since != "" || req.Until != "") {
+			return nil, badField(path, errors.New("children are listed without since and until"))
 		}
 	}
 	filter, err := filterDigest(req)
@@ -264,25 +244,11 @@ func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 	}
 	if req.After == "" {
 		l.first, l.place = true, listPlace{Filter: filter, Shards: make([]shardPlace, len(l.shards))}
-	} else if l.place, err = parsePlace(req.After, filter, len(l.shards)); err != nil {
-		return nil, badField("/after", err)
-	}
-	if l.first {
 		l.place.Since, l.place.Until = req.Since, req.Until
+	} else if err := l.continues(filter); err != nil {
+		return nil, err
 	}
-	for _, f := range []struct {
-		path, text string
-		at         *time.Time
-	}{{"/since", l.place.Since, &l.since}, {"/until", l.place.Until, &l.until}} {
-		if f.text == "" {
-			continue
-		}
-		at, err := time.Parse(time.RFC3339Nano, f.text)
-		if err != nil {
-			return nil, badField(f.path, fmt.Errorf("%.40q is no RFC 3339 time", f.text))
-		}
-		*f.at = at
-	}
+	l.since, l.until = schema.ParseTime(l.place.Since), schema.ParseTime(l.place.Until)
 	return l, nil
 }
 

@@ -70,7 +70,7 @@ func (s *Service) mark(t *task, req *schema.MarkRequest) (c change, err error) {
 		return c, err
 	}
 	c.same = repeatOf[*schema.CheckpointMarkedData](t.run, nil)
-	c.name, err = requestName(req.RequestID, c.who, "mark", req.Name)
+	c.name = requestName(req.RequestID, c.who, "mark", req.Name)
 	c.decide = func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, req, c.who)
 		if d.data == nil && err == nil {
@@ -78,7 +78,7 @@ func (s *Service) mark(t *task, req *schema.MarkRequest) (c change, err error) {
 		}
 		return d, err
 	}
-	return c, err
+	return c, nil
 }
 
 // markable decides a request to mark a run: a new mark, nothing if the run's last event is that mark, or a conflict.

@@ -18,39 +18,38 @@ const (
 )
 
 // records answers with a page of a run's records. It reads the segments that hold them, and those from the nearest earlier keyframe on.
-func (s *Service) records(ctx context.Context, t *task) error {
-	var req schema.RecordsRequest
-	if err := t.decode(&req); err != nil {
-		return err
-	}
-	if err := checkRecords(&req); err != nil {
-		return err
+func (s *Service) records(ctx context.Context, t *task, req *schema.RecordsRequest) (*schema.RecordsReply, error) {
+	switch {
+	case req.From > 0 && req.Through > 0:
+		return nil, badField("/through", errors.New("from and through go alone: a page has limit records"))
+	case req.MaxBytes != 0 && req.MaxBytes < schema.MinReplyBytes:
+		return nil, badField("/max_bytes", fmt.Errorf("max_bytes is %d: it is at least %d", req.MaxBytes, schema.MinReplyBytes))
 	}
 	r, err := s.whole(ctx, t.run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	total := r.Head.Records
-	from, through := pageOf(&req, total)
-	reply := schema.RecordsReply{
+	from, through := pageOf(req, total)
+	reply := &schema.RecordsReply{
 		Run: t.run, Before: schema.NewHead(s.cfg.Fleet, t.run), Records: []schema.RecordView{}, Total: total, Complete: r.Complete(), Gaps: r.Gaps(),
 	}
 	if from > through {
-		return t.whole(&reply)
+		return reply, nil
 	}
 	p := &recordPage{r: r, brief: req.Brief, limit: t.replyLimit(req.MaxBytes) - pageSlack, ahead: req.From > 0}
 	if err := p.read(ctx, s.reader, from, through); err != nil {
-		return err
+		return nil, err
 	}
 	// A page that is too large loses its oldest records, or its newest if the request named the first record.
 	if !p.ahead && len(p.list) > 0 && p.list[0].Record > from {
 		p.ahead = true
 		if err := p.read(ctx, s.reader, p.list[0].Record, through); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	reply.Before, reply.Records = p.before, p.list
-	return t.whole(&reply)
+	return reply, nil
 }
 
 // whole reads a run with its content.
@@ -60,22 +59,6 @@ func (s *Service) whole(ctx context.Context, run string) (*reader.Snapshot, erro
 		return nil, errNothingAccepted(run)
 	}
 	return r, err
-}
-
-func checkRecords(req *schema.RecordsRequest) error {
-	switch {
-	case req.From < 0:
-		return badField("/from", fmt.Errorf("from is %d: records are numbered from 1", req.From))
-	case req.Through < 0:
-		return badField("/through", fmt.Errorf("through is %d: records are numbered from 1", req.Through))
-	case req.From > 0 && req.Through > 0:
-		return badField("/through", errors.New("from and through go alone: a page has limit records"))
-	case req.Limit < 0 || req.Limit > schema.MaxRecords:
-		return badField("/limit", fmt.Errorf("limit is %d, at most %d are possible", req.Limit, schema.MaxRecords))
-	case req.MaxBytes != 0 && req.MaxBytes < schema.MinReplyBytes:
-		return badField("/max_bytes", fmt.Errorf("max_bytes is %d: it is at least %d", req.MaxBytes, schema.MinReplyBytes))
-	}
-	return nil
 }
 
 // pageOf returns the first and the last record of the requested page; total is the number of records of the run.

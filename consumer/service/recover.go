@@ -229,9 +229,6 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := checkRecover(&req); err != nil {
-		return err
-	}
 	to, err := rewindPoint(&req)
 	if err != nil {
 		return err
@@ -274,35 +271,6 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	return err
 }
 
-// checkRecover validates a request and fills in its defaults.
-func checkRecover(req *schema.RecoverRequest) error {
-	if req.Reason == "" {
-		req.Reason = schema.TakeoverRequest
-	}
-	if err := schema.CheckName("executor", req.Executor); err != nil {
-		return badField("/executor", err)
-	}
-	if req.Instance != "" {
-		if err := schema.CheckName("instance", req.Instance); err != nil {
-			return badField("/instance", err)
-		}
-	}
-	if req.Agent != "" {
-		if err := schema.CheckName("agent", req.Agent); err != nil {
-			return badField("/agent", err)
-		}
-	}
-	if err := schema.CheckName("request_id", req.RequestID); err != nil {
-		return badField("/request_id", err)
-	}
-	switch req.Reason {
-	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen, schema.TakeoverRewind:
-		return nil
-	default:
-		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen, rewind", req.Reason))
-	}
-}
-
 // rewindPoint is the earlier record after which a rewind continues; nil for a request that continues after the last.
 func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 	switch {
@@ -310,8 +278,6 @@ func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 		return nil, badField("/at", errors.New("goes with reason rewind; waymark.get shows a run at a point"))
 	case req.Reason != schema.TakeoverRewind:
 		return nil, nil //nolint:nilnil // nil means no point
-	case req.At == "":
-		return nil, badField("/at", errors.New("is required with reason rewind: the point after which the run continues"))
 	}
 	p, err := schema.ParsePoint(req.At)
 	switch {

@@ -59,7 +59,7 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, err error) {
 	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
 	for place.Shard == shard && r.leads(shard) {
-		req := schema.CleanupRequest{Limit: schema.DefaultList, After: place.text()}
+		req := schema.CleanupRequest{Limit: schema.DefaultList, After: placeText(&place)}
 		var reply schema.CleanupReply
 		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)
 		if reply.Policy, err = r.svc.fleetPolicy(work); err == nil {
@@ -77,7 +77,7 @@ func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, er
 		if err != nil || reply.Next == "" {
 			return removed, err
 		}
-		if place, err = parseCleanupPlace(reply.Next); err != nil {
+		if err := readPlace(reply.Next, &place); err != nil {
 			return removed, err
 		}
 		if err := pause.For(ctx, retainPause); err != nil {

@@ -274,9 +274,6 @@ func (s *Service) serve(ctx context.Context, t *task) {
 			err = schema.Fail(schema.CodeBadRequest, "Use the run's id as the last token of the subject.", "%s", nerr)
 		}
 	}
-	if err == nil && t.endpoint.request == "" {
-		err = t.decode(&struct{}{})
-	}
 	if err == nil {
 		err = t.endpoint.serve(ctx, t)
 	}

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/schema"
@@ -19,10 +18,7 @@ func (*Service) signal(t *task, req *schema.SignalRequest) (c change, err error)
 	}
 	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, Refs: req.Refs, By: c.who.by, Claimed: c.who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
-		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
-			return c, badField(wrong.Path, err)
-		}
-		return c, badField("/", err)
+		return c, wrongField(err)
 	}
 	most := schema.MaxSignalPayload
 	if len(req.Refs) > 0 {

@@ -42,21 +42,21 @@ func (s *Service) endpoints() []*endpoint {
 	return []*endpoint{
 		{verb: schema.VerbRecover, request: "RecoverRequest", answer: "RecoverReply", count: &s.stats.Recovers, serve: s.recover},
 		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
-		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
-		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
-		{verb: schema.VerbRecords, request: "RecordsRequest", answer: "RecordsReply", count: &s.stats.RecordPages, serve: s.records},
+		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: asking(s.list)},
+		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: asking(s.history)},
+		{verb: schema.VerbRecords, request: "RecordsRequest", answer: "RecordsReply", count: &s.stats.RecordPages, serve: asking(s.records)},
 		{verb: schema.VerbSettle, request: "SettleRequest", answer: "ControlReply", count: &s.stats.Settles, serve: changing(s, s.settle)},
-		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: s.claim},
+		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: asking(s.claim)},
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: changing(s, s.input)},
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: changing(s, s.cancel)},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: changing(s, s.handoff)},
 		{verb: schema.VerbFork, request: "ForkRequest", answer: "ControlReply", count: &s.stats.Forks, serve: changing(s, s.fork)},
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: changing(s, s.mark)},
 		{verb: schema.VerbSignal, request: "SignalRequest", answer: "ControlReply", count: &s.stats.Signals, serve: changing(s, s.signal)},
-		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
-		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
-		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
-		{verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: s.executors},
+		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: asking(s.erase)},
+		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: asking(s.cleanup)},
+		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: asking(s.fleet)},
+		{verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: asking(s.executors)},
 	}
 }
 
@@ -85,15 +85,18 @@ type task struct {
 	sent int
 }
 
-// decode reads the request's body; an empty one means an empty object. An unknown member is refused: what the client
-// meant by it would not be done, and what was done without it could not be undone.
+// decode reads the request's body, fills in its defaults and checks it; an empty one means an empty object. An unknown
+// member is refused: what the client meant by it would not be done, and what was done without it could not be undone.
 func (t *task) decode(into any) error {
-	if len(t.data) == 0 {
-		return nil
+	err := error(nil)
+	if len(t.data) > 0 {
+		err = json.Unmarshal(t.data, into, json.RejectUnknownMembers(true))
 	}
-	err := json.Unmarshal(t.data, into, json.RejectUnknownMembers(true))
 	if err == nil {
-		return nil
+		if r, ok := into.(interface{ Default() }); ok {
+			r.Default()
+		}
+		return wrongField(schema.Check(into))
 	}
 	path := ""
 	var semantic *json.SemanticError
@@ -112,6 +115,21 @@ func (t *task) decode(into any) error {
 		}
 	}
 	return badField(path, err)
+}
+
+// asking serves a verb whose answer is one reply.
+func asking[Request, Reply any](answer func(context.Context, *task, *Request) (*Reply, error)) func(context.Context, *task) error {
+	return func(ctx context.Context, t *task) error {
+		req := new(Request)
+		if err := t.decode(req); err != nil {
+			return err
+		}
+		reply, err := answer(ctx, t, req)
+		if err != nil {
+			return err
+		}
+		return t.whole(reply)
+	}
 }
 
 // membersOf are the names of a type's members in JSON.
@@ -135,6 +153,14 @@ func badField(path string, err error) error {
 	}
 	return schema.Fail(schema.CodeBadRequest, "Correct the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err).
 		With(map[string]string{"path": path})
+}
+
+// wrongField refuses a request whose content breaks a rule of schema; nil for none.
+func wrongField(err error) error {
+	if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+		return badField(wrong.Path, errors.New(wrong.Problem))
+	}
+	return err
 }
 
 // send sends one numbered reply. ack, if not empty, is the subject on which the client acknowledges it.

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,15 +47,15 @@ func (s *Service) get(ctx context.Context, t *task) error {
 }
 
 // history answers with the kept checkpoints of a run, at most a moment old.
-func (s *Service) history(ctx context.Context, t *task) error {
-	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
+func (s *Service) history(ctx context.Context, t *task, _ *struct{}) (*schema.HistoryReply, error) {
+	reply := &schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
 	src := s.routing.of(t.run)
 	if err := src.Barrier.Insist(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	list, err := src.Store.Checkpoints.History(ctx, t.run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
+		return nil, err
 	}
 	for _, stored := range list {
 		c := stored.Checkpoint
@@ -72,10 +71,10 @@ func (s *Service) history(ctx context.Context, t *task) error {
 	if len(reply.Checkpoints) == 0 {
 		// No checkpoint yet, or no such run: the log tells.
 		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return t.whole(&reply)
+	return reply, nil
 }
 
 // settle records an operator's decision about a call in doubt.
@@ -89,13 +88,9 @@ func (*Service) settle(t *task, req *schema.SettleRequest) (c change, err error)
 	if err := onlyEncrypted(req.Refs, "/result"); err != nil {
 		return c, err
 	}
-	req.Occurrence = cmp.Or(req.Occurrence, 1)
 	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, Refs: req.Refs, IsError: req.IsError, By: c.who.by, Claimed: c.who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
-		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
-			return c, badField(wrong.Path, err)
-		}
-		return c, badField("/", err)
+		return c, wrongField(err)
 	}
 	attempt := []string{"settle", req.IdempotencyKey(t.run), fmt.Sprint(req.CallEpoch)}
 	c.name, c.stateful, c.frequent = schema.RequestName(attempt...), true, true

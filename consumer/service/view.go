@@ -31,22 +31,18 @@ type view struct {
 	cancel context.CancelFunc
 }
 
-// openView checks the view of a request, "" for state. For view events it takes a place among the streams: other views
+// openView opens the view of a request, "" for state. For view events it takes a place among the streams: other views
 // wait for no client, so clients that do not take their events do not block a takeover with view state. stateBudget
 // bounds the memory of view state. View head keeps one head; at a point it reads the run, of any size, without that
 // bound.
 func (s *Service) openView(t *task, name string) (*view, error) {
 	v := &view{svc: s, task: t, view: cmp.Or(name, schema.ViewState)}
-	switch v.view {
-	case schema.ViewHead, schema.ViewState:
-	case schema.ViewEvents:
+	if v.view == schema.ViewEvents {
 		if !s.streams.TryAcquire(1) {
 			return nil, schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head.", "%d streams of events are under way", s.cfg.Streams)
 		}
 		v.held = true
 		s.stats.Streaming.Add(1)
-	default:
-		return nil, badField("/view", fmt.Errorf("view %.40q is none of state, head, events", v.view))
 	}
 	return v, nil
 }
