@@ -26,7 +26,7 @@ func (rd *Reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, 
 	if err != nil {
 		return nil, nil, err
 	}
-	m, r, err := rd.Locate(ctx, r, base.Place())
+	m, err := rd.Locate(ctx, r, base.Place())
 	var told *schema.ServiceError
 	switch {
 	case errors.As(err, &told):

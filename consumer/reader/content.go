@@ -28,8 +28,7 @@ type Sink interface {
 }
 
 // Content sends everything that was read of a run after the given position: segments, then the tail up to exactly the
-// last event of the snapshot. A missing segment is a gap of the snapshot. A corrupt one is a *Damaged error, because
-// the content after it would not continue the content before.
+// last event of the snapshot. For damaged segments see [Reader.Sealed].
 func (rd *Reader) Content(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
 	if err := rd.Sealed(ctx, r, p, to); err != nil {
 		return err
@@ -37,29 +36,11 @@ func (rd *Reader) Content(ctx context.Context, r *Snapshot, p *Cursor, to Sink) 
 	return rd.Tail(ctx, r, to)
 }
 
-// Sealed sends the segments of a snapshot from a position on.
+// Sealed sends the segments of a snapshot from a position on. If one of them is unusable and the log still has its
+// events, the snapshot becomes one with the segments before it and the log after them. If not, a missing segment is a
+// gap, and a corrupt one is a *Damaged error, because the content after it would not continue the content before.
 func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
-	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
-	if err == nil {
-		return rd.noteMissing(ctx, r, p)
-	}
-	var send *sendError
-	var bad *Damaged
-	switch {
-	case errors.As(err, &send):
-		return send.err
-	case errors.As(err, &bad):
-		return rd.segmentGone(bad.Segment, r, bad.Err)
-	default:
-		return err
-	}
-}
-
-// SealedOrLogged sends the segments of a snapshot. If one of them is unusable and the log still has its events, the
-// snapshot becomes one with the segments before it and the log after them. If not, a missing segment is a gap, and a
-// corrupt one is a *Damaged error.
-func (rd *Reader) SealedOrLogged(ctx context.Context, r *Snapshot, to Sink) error {
-	p := &Cursor{Next: 1, whole: true}
+	p.whole = true
 	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
 	bad, damaged := errors.AsType[*Damaged](err)
 	if !damaged {
@@ -77,8 +58,7 @@ func (rd *Reader) SealedOrLogged(ctx context.Context, r *Snapshot, to Sink) erro
 	case lerr != nil:
 		return lerr
 	case logged == nil && missing:
-		p.whole = false
-		return rd.Sealed(ctx, r, p, to)
+		return rd.withGaps(ctx, r, p, to)
 	case logged == nil:
 		return err
 	case logged.Segments.Count != p.Next-1:
@@ -91,6 +71,25 @@ func (rd *Reader) SealedOrLogged(ctx context.Context, r *Snapshot, to Sink) erro
 	logged.Damage = append(r.Damage, schema.Damage{What: schema.DamagedSegment, Segment: p.Next, Detail: detail, Instead: "the log"})
 	*r = *logged
 	return nil
+}
+
+// withGaps sends the segments of a snapshot from a position on. A missing one is a gap of the snapshot.
+func (rd *Reader) withGaps(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
+	p.whole = false
+	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
+	if err == nil {
+		return rd.noteMissing(ctx, r, p)
+	}
+	var send *sendError
+	var bad *Damaged
+	switch {
+	case errors.As(err, &send):
+		return send.err
+	case errors.As(err, &bad):
+		return rd.segmentGone(bad.Segment, r, bad.Err)
+	default:
+		return err
+	}
 }
 
 // Tail sends the tail of a snapshot.

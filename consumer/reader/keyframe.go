@@ -54,7 +54,7 @@ func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
 // keyframeBefore returns the latest stored keyframe of a snapshot before a landmark. An unreadable segment is no error: the fold then begins
 // earlier, and reports it.
 func (rd *Reader) keyframeBefore(ctx context.Context, r *Snapshot, at landmark) keyframe {
-	best := keyframe{head: schema.NewHead(rd.fleet, r.Run)}
+	best := *rd.beginning(r)
 	low, lowest := 0, int64(0)
 	high, highest := r.Segments.Count, max(at.of(&r.Head), 1)
 	if r.TailEvents() > 0 {
@@ -106,14 +106,19 @@ func (rd *Reader) walk(ctx context.Context, r *Snapshot, from *keyframe, w *walk
 	return err
 }
 
+// beginning is before a run's first record.
+func (rd *Reader) beginning(r *Snapshot) *keyframe {
+	return &keyframe{head: schema.NewHead(rd.fleet, r.Run)}
+}
+
 // LocateHead is [Reader.Locate] for the head alone: it folds from the last keyframe before the point, if there is one.
-func (rd *Reader) LocateHead(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
+func (rd *Reader) LocateHead(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, error) {
 	if at, ok := rd.landmarkOf(r, p); ok {
 		if from := rd.keyframeBefore(ctx, r, at); from.segment > 0 {
 			m, err := rd.search(ctx, r, p, &from, false)
 			var told *schema.ServiceError
 			if err == nil || errors.As(err, &told) || ctx.Err() != nil {
-				return m, r, err
+				return m, err
 			}
 		}
 	}
@@ -131,15 +136,15 @@ type Seen struct {
 }
 
 // Records calls see for the records of a range, of a run that was read with its content. It first calls begin with the head before the range,
-// and does so again if a damaged segment makes it start over. The records of a damaged segment come from the log, if it still has them.
+// and does so again if a damaged segment makes it start over.
 func (rd *Reader) Records(ctx context.Context, r *Snapshot, from, through int64, begin func(*schema.Head) error, see func(*Seen) error) error {
-	show := func(r *Snapshot) error {
+	var failed error
+	show := func(at *keyframe) error {
 		keys, err := rd.keys.Keys(ctx)
 		if err != nil {
 			return err
 		}
 		w := &walker{keys: keys}
-		var failed error
 		begun := false
 		w.before = func(p *schema.Prepared) bool {
 			w.record = p.Record
@@ -156,36 +161,20 @@ func (rd *Reader) Records(ctx context.Context, r *Snapshot, from, through int64,
 			failed = see(&Seen{w.head.Records, w.record, v, &w.head})
 			return failed != nil || w.head.Records >= through
 		}
-		key := rd.keyframeBefore(ctx, r, byRecord(from))
-		err = rd.walk(ctx, r, &key, w)
-		if failed != nil {
-			return &sendError{failed}
-		}
-		if errors.Is(err, eventlog.ErrStop) {
-			err = nil
-		}
-		return err
+		return rd.walk(ctx, r, at, w)
 	}
-	err := rd.orFromLog(ctx, r, show)
-	if own, ok := errors.AsType[*sendError](err); ok {
-		return own.err
-	}
-	return err
-}
-
-// orFromLog reads a snapshot, and reads it again from segments and log if one of its segments is unusable.
-func (rd *Reader) orFromLog(ctx context.Context, r *Snapshot, show func(*Snapshot) error) error {
-	err := show(r)
+	at := rd.keyframeBefore(ctx, r, byRecord(from))
+	err := show(&at)
 	var bad *Damaged
-	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
-		return err
+	if at.segment > 0 && (errors.As(err, &bad) || errors.Is(err, errSegmentMissing) || errors.Is(err, eventlog.ErrStale)) {
+		err = show(rd.beginning(r)) // a segment before the keyframe may be unusable, too
 	}
-	switch logged, werr := rd.fromLog(ctx, r); {
-	case werr != nil:
-		return werr
-	case logged != nil:
-		return show(logged)
-	case bad == nil:
+	switch {
+	case failed != nil:
+		return failed
+	case errors.Is(err, eventlog.ErrStop):
+		return nil
+	case errors.Is(err, errSegmentMissing):
 		return schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".", "run %s: %s", r.Run, err)
 	}
 	return err

@@ -88,15 +88,14 @@ func (w *walker) moment() *Moment {
 	return &Moment{Head: w.head.Clone(), records: w.records, Time: schema.StoredTime(w.stored)}
 }
 
-// Locate finds a point of a run that was read with its content, and folds exactly the records up to it. Events of a
-// damaged segment come from the log if it still has them.
-func (rd *Reader) Locate(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
+// Locate finds a point of a run that was read with its content, and folds exactly the records up to it.
+func (rd *Reader) Locate(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, error) {
 	return rd.locate(ctx, r, p, false)
 }
 
 // Rewind returns the record at which a run, read with its content, would continue after a takeover behind a point.
 func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*schema.Base, error) {
-	m, _, err := rd.locate(ctx, r, p, true)
+	m, err := rd.locate(ctx, r, p, true)
 	switch {
 	case err != nil:
 		return nil, err
@@ -116,28 +115,13 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 }
 
 // locate finds a point; with whole it reads up to the last record, even after the point is found.
-func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, *Snapshot, error) {
-	start := &keyframe{head: schema.NewHead(rd.fleet, r.Run)}
-	m, err := rd.search(ctx, r, p, start, whole)
-	var bad *Damaged
-	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
-		return m, r, err
+func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, error) {
+	m, err := rd.search(ctx, r, p, rd.beginning(r), whole)
+	if errors.Is(err, errSegmentMissing) {
+		return nil, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
+			"point %s of run %s: %s, and the log does not have its events any more", p, r.Run, err)
 	}
-	logged, werr := rd.fromLog(ctx, r)
-	switch {
-	case werr != nil:
-		return nil, r, werr
-	case logged == nil:
-		if errors.Is(err, errSegmentMissing) {
-			return nil, r, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
-				"point %s of run %s: %s, and the log does not have its events any more", p, r.Run, err)
-		}
-		return nil, r, err
-	}
-	if m, err = rd.search(ctx, logged, p, start, whole); err != nil {
-		return nil, logged, err
-	}
-	return m, logged, nil
+	return m, err
 }
 
 // fromLog reads a run with an unusable segment from the segments before it and the log. It returns nil if the log no
@@ -169,7 +153,11 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 		same = w.head.Position == other.Head.Position && w.head.Digest == other.Head.Digest
 		return same
 	}
-	if err := rd.Content(ctx, r, &Cursor{Next: 1}, w); err != nil && !errors.Is(err, eventlog.ErrStop) {
+	err = rd.withGaps(ctx, r, &Cursor{Next: 1}, w)
+	if err == nil {
+		err = rd.Tail(ctx, r, w)
+	}
+	if err != nil && !errors.Is(err, eventlog.ErrStop) {
 		return false, err
 	}
 	return same, nil

@@ -30,7 +30,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	if v.view == schema.ViewHead {
 		locate = s.reader.LocateHead
 	}
-	m, r, err := locate(ctx, r, p)
+	m, err := locate(ctx, r, p)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 	if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 		return err
 	}
-	if err := v.svc.reader.SealedOrLogged(ctx, r, v.state); err != nil {
+	if err := v.svc.reader.Sealed(ctx, r, &reader.Cursor{Next: 1}, v.state); err != nil {
 		return err
 	}
 	return v.svc.reader.Tail(ctx, r, v.state)
@@ -152,7 +152,7 @@ func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.State) 
 		if err := v.open(); err != nil {
 			return err
 		}
-		if err := s.reader.SealedOrLogged(v.out.ctx, r, v.out); err != nil {
+		if err := s.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: 1}, v.out); err != nil {
 			return err
 		}
 		if err := t.answer(build(nil)); err != nil {
