@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -53,38 +52,23 @@ func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.
 	return putWatermark(ctx, &c.bucket, schema.WatermarkKey, w, rev)
 }
 
-// PurgeMarks keeps the purge cursor of each shard in a bucket that is synced like the log: everything below a shard's
-// cursor was checked for purges. They are hints; a lost one costs a walk through the log.
-type PurgeMarks struct{ bucket bucket }
-
-// NewPurgeMarks returns the purge cursors of the account that js speaks to. It does no I/O.
-func NewPurgeMarks(js jetstream.JetStream) *PurgeMarks {
-	return &PurgeMarks{newBucket(js, schema.LeaseBucket)}
+// purgeMarks is where the purge cursor of a shard is stored: a bucket that is synced like the log, and the key.
+func (s *Shard) purgeMarks() (*bucket, string) {
+	b := newBucket(s.js, schema.LeaseBucket)
+	return &b, fmt.Sprintf("purged.%s.%d", s.Names.Fleet, s.Names.Shard)
 }
 
-func purgeKey(n schema.Names) (string, error) {
-	if err := schema.CheckName("fleet", n.Fleet); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("purged.%s.%d", n.Fleet, n.Shard), nil
+// PurgeMark reads the shard's purge cursor from the leader: everything below it was checked for purges. It is a hint: a
+// lost one costs a walk through the log. Errors are those of [Checkpoints.Watermark].
+func (s *Shard) PurgeMark(ctx context.Context) (Watermark, schema.Revision, error) {
+	b, key := s.purgeMarks()
+	return getWatermark(ctx, b, key)
 }
 
-// Get reads a shard's cursor from the leader; errors are those of [Checkpoints.Watermark].
-func (p *PurgeMarks) Get(ctx context.Context, n schema.Names) (Watermark, schema.Revision, error) {
-	key, err := purgeKey(n)
-	if err != nil {
-		return Watermark{}, 0, err
-	}
-	return getWatermark(ctx, &p.bucket, key)
-}
-
-// Put stores a shard's cursor by compare-and-set, like [Checkpoints.PutWatermark].
-func (p *PurgeMarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
-	key, err := purgeKey(n)
-	if err != nil {
-		return 0, err
-	}
-	return putWatermark(ctx, &p.bucket, key, w, rev)
+// PutPurgeMark stores the shard's purge cursor by compare-and-set, like [Checkpoints.PutWatermark].
+func (s *Shard) PutPurgeMark(ctx context.Context, w Watermark, rev schema.Revision) (schema.Revision, error) {
+	b, key := s.purgeMarks()
+	return putWatermark(ctx, b, key, w, rev)
 }
 
 func getWatermark(ctx context.Context, b *bucket, key string) (Watermark, schema.Revision, error) {

@@ -152,7 +152,7 @@ func TestPurge_OldTailSealed_CursorMovesBack(t *testing.T) {
 // purgeMark is the purger's cursor, 0 before there is one.
 func (w *world) purgeMark() schema.StreamSequence {
 	w.TB.Helper()
-	mark, _, err := kvstore.NewPurgeMarks(w.JS).Get(w.TB.Context(), w.Names)
+	mark, _, err := w.Shard.PurgeMark(w.TB.Context())
 	if err != nil {
 		require.ErrorIs(w.TB, err, kvstore.ErrNotFound)
 	}

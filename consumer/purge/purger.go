@@ -92,7 +92,6 @@ type Purger struct {
 	cfg         Config
 	deps        Deps
 	incarnation string
-	marks       *kvstore.PurgeMarks
 	// press asks the fold goroutine to seal tails early, for a number of bytes.
 	press chan int64
 
@@ -117,10 +116,10 @@ type Purger struct {
 // undone purges.
 func New(ctx context.Context, cfg Config, deps Deps, incarnation string, unclean bool) (*Purger, error) {
 	p := &Purger{
-		cfg: cfg, deps: deps, incarnation: incarnation, marks: kvstore.NewPurgeMarks(deps.JS), press: make(chan int64),
+		cfg: cfg, deps: deps, incarnation: incarnation, press: make(chan int64),
 		queue: newQueue(cfg.After), wake: make(chan struct{}, 1), sealedMore: make(chan struct{}, 1),
 	}
-	mark, rev, err := p.marks.Get(ctx, deps.Shard.Names)
+	mark, rev, err := deps.Shard.PurgeMark(ctx)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
 	case err != nil:
@@ -166,7 +165,7 @@ func (p *Purger) Sealing(ctx context.Context, run string, first, last schema.Str
 
 // putMark stores the cursor. Under p.mu.
 func (p *Purger) putMark(ctx context.Context, at schema.StreamSequence) error {
-	rev, err := p.marks.Put(ctx, p.deps.Shard.Names, kvstore.Watermark{
+	rev, err := p.deps.Shard.PutPurgeMark(ctx, kvstore.Watermark{
 		Incarnation: p.incarnation, Position: schema.Position{Stream: at, ID: "purger"}, Worker: p.cfg.Holder,
 		Updated: schema.FormatTime(p.deps.Now()),
 	}, p.markRev)

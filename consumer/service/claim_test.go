@@ -46,20 +46,26 @@ func (w *serviceWorld) told(run string) {
 	w.feed(w.liveRuns, schema.LiveOf(&got.Head))
 }
 
+// follow lets a replica's live runs follow the live index from now on.
+func (w *serviceWorld) follow(live *liveness.LiveRuns) {
+	if w.watched[live] {
+		return
+	}
+	w.watched[live] = true
+	ctx, cancel := context.WithCancel(w.TB.Context())
+	done := make(chan error, 1)
+	go func() { done <- live.Run(ctx) }()
+	w.TB.Cleanup(func() {
+		cancel()
+		require.NoError(w.TB, <-done)
+	})
+}
+
 // feed puts a run into the live index, and waits until a replica's live runs have it. The replica follows the index
 // from then on.
 func (w *serviceWorld) feed(live *liveness.LiveRuns, l schema.Live) {
 	w.TB.Helper()
-	if !w.watched[live] {
-		w.watched[live] = true
-		ctx, cancel := context.WithCancel(w.TB.Context())
-		done := make(chan error, 1)
-		go func() { done <- live.Run(ctx) }()
-		w.TB.Cleanup(func() {
-			cancel()
-			require.NoError(w.TB, <-done)
-		})
-	}
+	w.follow(live)
 	_, err := w.Shard.Checkpoints.PutLive(w.TB.Context(), kvstore.LivePut{Live: l})
 	require.NoError(w.TB, err)
 	require.Eventually(w.TB, func() bool {
@@ -449,13 +455,7 @@ func TestClaim_LiveIndex_Followed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.Fold(fold.Config{})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.liveRuns.Run(ctx) }()
-	defer func() {
-		cancel()
-		require.NoError(t, <-done)
-	}()
+	w.follow(w.liveRuns)
 	claimable := func(want int) {
 		t.Helper()
 		require.Eventually(t, func() bool {

@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -68,13 +67,7 @@ func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 // erasingIn is [erasing] in a world.
 func erasingIn(tb testing.TB, w *serviceWorld) (_ *serviceWorld, stopWorker func()) {
 	tb.Helper()
-	ctx, cancel := context.WithCancel(tb.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.liveRuns.Run(ctx) }()
-	tb.Cleanup(func() {
-		cancel()
-		require.NoError(tb, <-done)
-	})
+	w.follow(w.liveRuns)
 	_, stopWorker = w.Fold(eraseSoon())
 	return w, stopWorker
 }

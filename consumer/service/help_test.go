@@ -196,6 +196,8 @@ func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 	case schema.SettleRequest:
 		r.CallEpoch = cmp.Or(r.CallEpoch, w.attempt(run, r.CallKey))
 		req = r
+	case schema.ListRequest:
+		w.follow(w.liveRuns) // a list has the live runs from memory
 	}
 	return w.askWith(verb, run, req, func(*nats.Msg) {})
 }

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -370,13 +369,7 @@ func TestList_RunsEndMeanwhile_EachOnce(t *testing.T) {
 	t.Parallel()
 	const runs, limit = 60, 3
 	w := newServiceWorld(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	followed := make(chan error, 1)
-	go func() { followed <- w.liveRuns.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-followed)
-	})
+	w.follow(w.liveRuns)
 	worker, stop := w.Fold(fold.Config{LiveRuns: w.liveRuns, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer

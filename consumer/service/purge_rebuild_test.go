@@ -42,7 +42,7 @@ func TestWorker_PurgedEventsReturn_FoldedOnce(t *testing.T) {
 				}, time.Minute, 10*time.Millisecond)
 				stop()
 				// A purger puts its cursor before it purges anything.
-				_, err := kvstore.NewPurgeMarks(w.JS).Put(t.Context(), w.Names, kvstore.Watermark{Incarnation: c.Incarnation}, 0)
+				_, err := w.Shard.PutPurgeMark(t.Context(), kvstore.Watermark{Incarnation: c.Incarnation}, 0)
 				require.NoError(t, err)
 				// The log has what is left after a purge of all sealed events, and the events that came back.
 				for i, rec := range x.Acked {

@@ -324,7 +324,7 @@ func TestVerify_PurgePartlyUndone_Whole(t *testing.T) {
 	incarnation, err := w.Shard.Incarnation(t.Context())
 	require.NoError(t, err)
 	// As the purger leaves it when the server's start was unclean.
-	_, err = kvstore.NewPurgeMarks(w.JS).Put(t.Context(), w.Names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "purger"}}, 0)
+	_, err = w.Shard.PutPurgeMark(t.Context(), kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "purger"}}, 0)
 	require.NoError(t, err)
 	v = w.verify("run-1")
 	require.Empty(t, v.Findings)

@@ -181,7 +181,7 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	if v.empty() && v.is.Checkpoints == 0 && len(v.is.Findings) == 0 {
 		return false, ErrNoRun
 	}
-	switch mark, _, err := kvstore.NewPurgeMarks(v.js).Get(ctx, v.shard.Names); {
+	switch mark, _, err := v.shard.PurgeMark(ctx); {
 	case err == nil:
 		v.walking = mark.Position.Stream <= 1
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt):
