@@ -158,7 +158,7 @@ func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSet
 			continue
 		}
 		if _, err := p.info(ctx, r.want.Name); err != nil {
-			return fmt.Errorf("adopt fleet %s: stream %s: %w", settings.Fleet, r.want.Name, err)
+			return fmt.Errorf("adopt fleet %s: %w", settings.Fleet, err)
 		}
 	}
 	for _, want := range sharedStreams(settings.Replicas) {

@@ -64,6 +64,17 @@ func oneRead(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
+// streamInfo asks for the state and the configuration of a stream. It returns [ErrStreamMissing].
+func streamInfo(ctx context.Context, js jetstream.JetStream, stream string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", stream, translate(err))
+	}
+	return s.CachedInfo(), nil
+}
+
 // get reads the last value of a key from any replica; it can be stale.
 func (b *bucket) get(ctx context.Context, key string) (entry, error) {
 	ctx, cancel := oneRead(ctx)
@@ -137,16 +148,11 @@ func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string
 
 // lastFresh is lastRaw with its headers read.
 func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject string) (entry, error) {
-	last, err := lastRaw(ctx, js, stream, subject)
+	m, err := lastRaw(ctx, js, stream, subject)
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{value: last.Data, rev: schema.Revision(last.Sequence), stored: last.Time}
-	if e.header, err = last.Header(); err != nil {
-		return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
-	}
-	e.deleted = deletion(e.header)
-	return e, nil
+	return entryOfGet(stream, m)
 }
 
 // nextFresh asks the stream's leader for the first message of a filter from a revision on.
@@ -157,9 +163,17 @@ func (b *bucket) nextFresh(ctx context.Context, filter string, from schema.Revis
 	if err != nil {
 		return entry{}, translate(err)
 	}
-	e := entry{key: strings.TrimPrefix(m.Subject, b.prefix), value: m.Data, rev: schema.Revision(m.Sequence), stored: m.Time}
+	e, err := entryOfGet(b.stream, m)
+	e.key = strings.TrimPrefix(m.Subject, b.prefix)
+	return e, err
+}
+
+// entryOfGet reads a message of a stream's leader; the entry has no key.
+func entryOfGet(stream string, m *jsapi.Message) (entry, error) {
+	e := entry{value: m.Data, rev: schema.Revision(m.Sequence), stored: m.Time}
+	var err error
 	if e.header, err = m.Header(); err != nil {
-		return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", b.stream, e.rev, err)
+		return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
 	}
 	e.deleted = deletion(e.header)
 	return e, nil

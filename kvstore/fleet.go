@@ -129,19 +129,8 @@ func (c FleetConfig) Validate() error {
 	if err := CheckSilence(c.Silence); err != nil {
 		errs = append(errs, err)
 	}
-	r := c.Retention
-	for _, f := range []struct {
-		name    string
-		seconds int64
-	}{
-		{"completed_seconds", r.CompletedSeconds},
-		{"failed_seconds", r.FailedSeconds},
-		{"cancelled_seconds", r.CancelledSeconds},
-		{"grace_seconds", r.GraceSeconds},
-	} {
-		if f.seconds < 0 || f.seconds > schema.MaxRetentionSeconds {
-			bad("retention."+f.name, f.seconds, fmt.Sprintf("use 0 to %d", int64(schema.MaxRetentionSeconds)))
-		}
+	if err := schema.Check(&c.Retention); err != nil {
+		errs = append(errs, fmt.Errorf("%w: retention: %w", ErrSettings, err))
 	}
 	return errors.Join(errs...)
 }

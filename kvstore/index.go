@@ -26,14 +26,11 @@ func (c *Checkpoints) ClearIndex(ctx context.Context, upTo schema.Revision) erro
 
 // span returns the revisions of the bucket's first stored and its last put, from the leader.
 func (c *Checkpoints) span(ctx context.Context) (first, last schema.Revision, err error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	stream, err := c.bucket.js.Stream(ctx, c.bucket.stream)
+	info, err := streamInfo(ctx, c.bucket.js, c.bucket.stream)
 	if err != nil {
-		return 0, 0, fmt.Errorf("revisions of %s: %w", c.bucket.name, c.bucket.explain(ctx, err))
+		return 0, 0, err
 	}
-	state := stream.CachedInfo().State
-	return schema.Revision(state.FirstSeq), schema.Revision(state.LastSeq), nil
+	return schema.Revision(info.State.FirstSeq), schema.Revision(info.State.LastSeq), nil
 }
 
 // IndexPut is an entry to put into the index of runs.

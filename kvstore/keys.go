@@ -163,17 +163,14 @@ func (f *Fleets) ServerTime(ctx context.Context) (time.Time, error) {
 // ServerTime returns the time by the clock of a stream's leader, which stamps its messages. It is behind by the
 // answer's latency, never ahead.
 func ServerTime(ctx context.Context, js jetstream.JetStream, stream string) (time.Time, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	s, err := js.Stream(ctx, stream)
+	info, err := streamInfo(ctx, js, stream)
+	if err == nil && info.TimeStamp.IsZero() {
+		err = fmt.Errorf("%w: the state of stream %s does not have it", ErrUnavailable, stream)
+	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("time of the server of stream %s: %w", stream, translate(err))
+		return time.Time{}, fmt.Errorf("time of the server: %w", err)
 	}
-	at := s.CachedInfo().TimeStamp
-	if at.IsZero() {
-		return at, fmt.Errorf("time of the server of stream %s: %w: the stream's state does not have it", stream, ErrUnavailable)
-	}
-	return at, nil
+	return info.TimeStamp, nil
 }
 
 // firstKeys are those of a new fleet: the key of the provisioning connection, from the fleet's beginning.

@@ -184,7 +184,7 @@ func (p *provisioner) resize(ctx context.Context, list []resource) error {
 		switch {
 		case errors.Is(err, ErrStreamMissing):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("stream %s: %w", r.want.Name, err))
+			errs = append(errs, err)
 		default:
 			errs = append(errs, p.verify(ctx, r, info))
 		}
@@ -282,13 +282,7 @@ func isUsed(info *jetstream.StreamInfo) bool {
 }
 
 func (p *provisioner) info(ctx context.Context, stream string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	s, err := p.js.Stream(ctx, stream)
-	if err != nil {
-		return nil, translate(err)
-	}
-	return s.CachedInfo(), nil
+	return streamInfo(ctx, p.js, stream)
 }
 
 // ensure creates or verifies one stream.
@@ -302,7 +296,7 @@ func (p *provisioner) ensure(ctx context.Context, r resource) error {
 		return p.create(ctx, r)
 	}
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", r.want.Name, err)
+		return err
 	}
 	return p.verify(ctx, r, info)
 }

@@ -96,13 +96,7 @@ func usageOf(info *jetstream.StreamInfo) Usage {
 }
 
 func (s *Shard) info(ctx context.Context) (*jetstream.StreamInfo, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	stream, err := s.js.Stream(ctx, s.Names.EventStream())
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", s.Names.EventStream(), translate(err))
-	}
-	return stream.CachedInfo(), nil
+	return streamInfo(ctx, s.js, s.Names.EventStream())
 }
 
 // PurgeRun permanently removes a run's events below a stream sequence from the log, and returns their number. Purge

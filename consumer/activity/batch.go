@@ -87,7 +87,7 @@ func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns [
 		w.tokens(agent, d.Usage)
 		for i := range d.Calls {
 			if c := &d.Calls[i]; c.Error != nil {
-				w.outcome(c.Name, outcomeFailed, false)
+				w.outcome(c.Name, "failed", false)
 			}
 		}
 	case *schema.TurnEndedData:
@@ -95,9 +95,9 @@ func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns [
 			w.tokens(agent, d.Usage)
 		}
 	case *schema.ToolReturnedData:
-		outcome := outcomeReturned
+		outcome := "returned"
 		if d.IsError != nil && *d.IsError {
-			outcome = outcomeError
+			outcome = "error"
 		}
 		if c := w.call(v.Call); c != nil {
 			w.outcome(c.Name, outcome, true)
@@ -108,9 +108,9 @@ func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns [
 		switch {
 		case c == nil:
 		case c.Decision == schema.DecisionDeny:
-			w.outcome(c.Name, outcomeDenied, true)
+			w.outcome(c.Name, "denied", true)
 		default:
-			w.outcome(c.Name, outcomeFailed, d.Attempt > 0 || d.DurationMS > 0)
+			w.outcome(c.Name, "failed", d.Attempt > 0 || d.DurationMS > 0)
 			w.ran(c.Name, d.Attempt, d.DurationMS)
 		}
 	case *schema.ToolDecidedData:
@@ -160,8 +160,9 @@ func (w *Watch) observe(m Metric, of name, value int, seconds float64) {
 }
 
 // outcome counts the outcome of a call. ran says that the tool is known to exist.
-func (w *Watch) outcome(of string, outcome int, ran bool) {
-	w.add(ToolCalls, tool(of), outcome, 1, ran)
+func (w *Watch) outcome(of, outcome string, ran bool) {
+	at, _ := ToolCalls.of(outcome)
+	w.add(ToolCalls, tool(of), at, 1, ran)
 }
 
 // ran counts how often and how long a tool ran, if the outcome has it.
@@ -197,7 +198,7 @@ func (w *Watch) ends(agent name, turns []schema.TurnNotice) {
 func (w *Watch) abandoned(v *schema.Verdict) {
 	for _, key := range v.Abandoned {
 		if c := w.call(key); c != nil {
-			w.outcome(c.Name, outcomeAbandoned, false)
+			w.outcome(c.Name, "abandoned", false)
 		}
 	}
 }
@@ -206,10 +207,8 @@ func (w *Watch) tokens(agent name, u *schema.Usage) {
 	if u == nil {
 		return
 	}
-	for kind, n := range [...]int64{
-		tokensInput: u.InputTokens, tokensOutput: u.OutputTokens, tokensCacheRead: u.CacheReadInputTokens,
-		tokensCacheCreation: u.CacheCreationInputTokens, tokensReasoning: u.ReasoningOutputTokens,
-	} {
+	// In the order of the metric's values.
+	for kind, n := range [...]int64{u.InputTokens, u.OutputTokens, u.CacheReadInputTokens, u.CacheCreationInputTokens, u.ReasoningOutputTokens} {
 		if n > 0 {
 			w.add(Tokens, agent, kind, float64(n), true)
 		}
@@ -231,9 +230,9 @@ func (w *Watch) settled(c *schema.OpenCall, d *schema.ToolSettledData) {
 	switch d.How {
 	case schema.SettledRerun:
 	case schema.SettledAbandoned:
-		w.outcome(c.Name, outcomeAbandoned, true)
+		w.outcome(c.Name, "abandoned", true)
 	default:
-		w.outcome(c.Name, outcomeSettled, true)
+		w.outcome(c.Name, "settled", true)
 	}
 }
 
@@ -245,12 +244,13 @@ func (w *Watch) takenOver(e *schema.Event, reason, alone string) {
 	if alone == "" {
 		alone = w.updated // the daemon took the shard over since, and has the time of the latest event
 	}
-	after := afterSilence
+	after := "silence"
 	if w.status == schema.StatusInterrupted {
-		after = afterStop
+		after = "stop"
 	}
 	if seconds, ok := between(alone, e.Time); ok {
-		w.observe(TakeoverDuration, name{by: ByFleet}, after, seconds)
+		at, _ := TakeoverDuration.of(after)
+		w.observe(TakeoverDuration, name{by: ByFleet}, at, seconds)
 	}
 }
 

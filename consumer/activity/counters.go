@@ -154,9 +154,9 @@ func (c *Counters) showing(n name, known bool) name {
 	if !known {
 		return other(n.by)
 	}
-	bound, kind := MaxAgents, leftOutAgent
+	bound, kind := MaxAgents, "agent"
 	if n.by == ByTool {
-		bound, kind = MaxTools, leftOutTool
+		bound, kind = MaxTools, "tool"
 	}
 	given := name{by: n.by, first: label(n.first)}
 	if n.by == ByAgent {
@@ -167,7 +167,7 @@ func (c *Counters) showing(n name, known bool) name {
 	case there && given != other(n.by):
 		return given // an empty name
 	case given.first == Other && n.first != Other, given.tier == Other && n.tier != Other, c.named[n.by] >= bound:
-		c.counters[NamesLeftOut].WithLabelValues(NamesLeftOut.labels(name{by: ByFleet}, kind)...).Inc()
+		c.counters[NamesLeftOut].WithLabelValues(kind).Inc()
 		return other(n.by)
 	}
 	c.named[n.by]++

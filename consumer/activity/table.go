@@ -63,37 +63,6 @@ type Description struct {
 	Buckets []float64
 }
 
-// Outcomes of a tool call.
-const (
-	outcomeReturned = iota
-	outcomeError
-	outcomeFailed
-	outcomeDenied
-	outcomeSettled
-	outcomeAbandoned
-)
-
-// Kinds of tokens.
-const (
-	tokensInput = iota
-	tokensOutput
-	tokensCacheRead
-	tokensCacheCreation
-	tokensReasoning
-)
-
-// What preceded a takeover.
-const (
-	afterSilence = iota
-	afterStop
-)
-
-// Kinds of names that are left out.
-const (
-	leftOutAgent = iota
-	leftOutTool
-)
-
 // descriptions are in the order of the metrics.
 var descriptions = [...]Description{
 	RunsStarted: {Name: "runs_started_total", By: ByAgent, Help: "Runs that began, forks included."},

@@ -399,14 +399,35 @@ func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) ([]
 	return nil, fmt.Errorf("list runs: a replica of %s lags behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
 }
 
+// runIn is a run of a shard.
+type runIn struct {
+	run   string
+	shard int
+}
+
+// stored reads the checkpoints of n runs.
+func (l *listing) stored(ctx context.Context, n int, at func(int) runIn) (map[runIn]*kvstore.Stored, error) {
+	runs := make([][]string, len(l.shards))
+	for i := range n {
+		runs[at(i).shard] = append(runs[at(i).shard], at(i).run)
+	}
+	found := make(map[runIn]*kvstore.Stored, n)
+	for shard := range runs {
+		list, err := l.checkpoints(ctx, shard, runs[shard])
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			found[runIn{list[i].Run, shard}] = &list[i]
+		}
+	}
+	return found, nil
+}
+
 // readChildren reads a page of a run's children.
 func (l *listing) readChildren(ctx context.Context) error {
 	of := cmp.Or(l.req.Related, l.req.Parent)
-	type child struct {
-		run   string
-		shard int
-	}
-	var children []child
+	var children []runIn
 	for i, src := range l.shards {
 		runs, err := src.Store.Checkpoints.Children(ctx, of)
 		if err != nil {
@@ -414,29 +435,17 @@ func (l *listing) readChildren(ctx context.Context) error {
 		}
 		for _, run := range runs {
 			if run > l.place.Child {
-				children = append(children, child{run, i})
+				children = append(children, runIn{run, i})
 			}
 		}
 	}
-	slices.SortFunc(children, func(a, b child) int { return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.shard, b.shard)) })
+	slices.SortFunc(children, func(a, b runIn) int { return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.shard, b.shard)) })
 	examined := 0
 	for len(children) > 0 && len(l.lines) < l.req.Limit && examined < maxChildrenRead {
 		n := min(len(children), max(2*(l.req.Limit-len(l.lines)), 16), maxChildrenRead-examined)
-		found := make(map[child]kvstore.Stored, n)
-		for i := range l.shards {
-			var runs []string
-			for _, c := range children[:n] {
-				if c.shard == i {
-					runs = append(runs, c.run)
-				}
-			}
-			list, err := l.checkpoints(ctx, i, runs)
-			if err != nil {
-				return err
-			}
-			for _, stored := range list {
-				found[child{stored.Run, i}] = stored
-			}
+		found, err := l.stored(ctx, n, func(i int) runIn { return children[i] })
+		if err != nil {
+			return err
 		}
 		for i := range n {
 			if len(l.lines) == l.req.Limit {

@@ -84,25 +84,13 @@ func (l *listing) readLive(ctx context.Context) error {
 			return err
 		}
 	}
-	stored := make(map[string]kvstore.Stored, len(newest.list))
-	for i := range l.shards {
-		var runs []string
-		for _, c := range newest.list {
-			if c.shard == i {
-				runs = append(runs, c.run)
-			}
-		}
-		list, err := l.checkpoints(ctx, i, runs)
-		if err != nil {
-			return err
-		}
-		for _, s := range list {
-			stored[s.Run] = s
-		}
+	stored, err := l.stored(ctx, len(newest.list), func(i int) runIn { return runIn{newest.list[i].run, newest.list[i].shard} })
+	if err != nil {
+		return err
 	}
 	for _, c := range newest.list {
 		l.place.Started, l.place.Run = c.started, c.run
-		switch s := stored[c.run]; {
+		switch s := stored[runIn{c.run, c.shard}]; {
 		case errors.Is(s.Err, kvstore.ErrNotFound):
 			// The index named it before its first checkpoint, or it was removed.
 		case s.Err != nil && c.both && l.wantsEnded():
@@ -201,26 +189,12 @@ func (l *listing) readEnded(ctx context.Context) error {
 		}
 	}
 	merged := l.merge(pages, limit)
-	for i := range l.place.Shards {
-		var runs []string
-		for k := range merged {
-			if merged[k].shard == i {
-				runs = append(runs, merged[k].Run)
-			}
-		}
-		list, err := l.checkpoints(ctx, i, runs)
-		if err != nil {
-			return err
-		}
-		stored := make(map[string]*kvstore.Stored, len(list))
-		for k := range list {
-			stored[list[k].Run] = &list[k]
-		}
-		for k := range merged {
-			if merged[k].shard == i {
-				l.settle(&merged[k], stored[merged[k].Run])
-			}
-		}
+	stored, err := l.stored(ctx, len(merged), func(k int) runIn { return runIn{merged[k].Run, merged[k].shard} })
+	if err != nil {
+		return err
+	}
+	for k := range merged {
+		l.settle(&merged[k], stored[runIn{merged[k].Run, merged[k].shard}])
 	}
 	for k := range merged {
 		if e := &merged[k]; e.Run != "" {
