@@ -110,10 +110,10 @@ func TestQuorum_WritesUnacknowledged_ListsRefused(t *testing.T) {
 	_, err = l.JS.UpdateStream(t.Context(), open)
 	require.NoError(t, err)
 	for _, verb := range []string{schema.VerbList, schema.VerbHistory} {
-		run := ""
+		run, req := "", any(schema.ListRequest{})
 		if verb == schema.VerbHistory {
-			run = "run-1"
+			run, req = "run-1", struct{}{}
 		}
-		require.Eventually(t, func() bool { _, err := l.ask(verb, run, struct{}{}); return err == nil }, time.Minute, 20*time.Millisecond)
+		require.Eventually(t, func() bool { _, err := l.ask(verb, run, req); return err == nil }, time.Minute, 20*time.Millisecond)
 	}
 }
