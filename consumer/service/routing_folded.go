@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/base/pause"
@@ -35,16 +34,11 @@ func (rt *routing) undoubted(ctx context.Context, run string, read func() (*read
 	return read()
 }
 
-// awaitFolded waits until a shard is folded up to a position in its log.
+// awaitFolded waits until a shard is folded up to an event of a run.
 func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
-	for {
-		if done, err := foldedUpTo(ctx, rt.js, src, upTo); err != nil || done {
-			return err
-		}
-		if err := pause.For(ctx, foldLook); err != nil {
-			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.Store.Names.Shard, upTo, eventlog.ErrStale, err)
-		}
-	}
+	return awaitMark(ctx, src, func(mark *kvstore.Watermark) bool { return mark.Position.Stream >= upTo }, func(err error) error {
+		return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.Store.Names.Shard, upTo, eventlog.ErrStale, err)
+	})
 }
 
 // awaitIndexed waits until the index of a shard's runs is complete. That takes a moment in a new fleet, and as long
@@ -52,45 +46,24 @@ func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo sch
 func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
 	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the remaining time
 	defer cancel()
-	for {
-		mark, _, err := src.Store.Checkpoints.Watermark(ctx)
-		if err == nil && mark.RebuildTo == 0 {
-			return nil
-		}
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
-			return err
-		}
-		if pause.For(patience, foldLook) != nil {
-			return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls no longer says that runs may be missing.",
-				"the index of the runs of shard %d is being built", src.Store.Names.Shard)
-		}
-	}
+	return awaitMark(patience, src, func(mark *kvstore.Watermark) bool { return mark.RebuildTo == 0 }, func(error) error {
+		return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls no longer says that runs may be missing.",
+			"the index of the runs of shard %d is being built", src.Store.Names.Shard)
+	})
 }
 
-// foldedUpTo reports whether a shard is folded up to a position in its log.
-func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
-	mark, _, err := src.Store.Checkpoints.Watermark(ctx)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
-		return false, err
-	}
-	if mark.Position.Stream >= upTo {
-		return true, nil
-	}
-	// A lagging replica counts too few events: it can prove that the fold is behind, and not that it is done.
-	waiting, err := eventlog.Behind(ctx, js, src.Store.Names, mark.Position.Stream)
-	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
-		return false, err
-	}
-	for from := mark.Position.Stream + 1; from <= upTo; {
-		// The leader knows. Barriers are not folded, so the watermark does not include them.
-		next, found, err := eventlog.Next(ctx, js, src.Store.Names, "*", from)
-		if err != nil || !found || next.Stream > upTo {
-			return err == nil, err
+// awaitMark waits until a shard has a watermark that is done; late makes the error when ctx ends before.
+func awaitMark(ctx context.Context, src *reader.Source, done func(*kvstore.Watermark) bool, late func(error) error) error {
+	for {
+		mark, _, err := src.Store.Checkpoints.Watermark(ctx)
+		if err == nil && done(&mark) {
+			return nil
 		}
-		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
-			return false, nil //nolint:nilerr // not a barrier
+		if err != nil && ctx.Err() == nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+			return err
 		}
-		from = next.Stream + 1
+		if err := pause.For(ctx, foldLook); err != nil {
+			return late(err)
+		}
 	}
-	return true, nil
 }
