@@ -198,6 +198,7 @@ func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 		req = r
 	case schema.ListRequest:
 		w.follow(w.liveRuns) // a list has the live runs from memory
+		w.caughtUp()
 	}
 	return w.askWith(verb, run, req, func(*nats.Msg) {})
 }
@@ -218,6 +219,23 @@ func (w *serviceWorld) head(run string) *schema.Head {
 		return new(schema.Head)
 	}
 	return &decodeAs[schema.GetReply](w.TB, a.first).Head
+}
+
+// caughtUp waits until the service's live runs have the entries of the live index, as far as they can be read.
+func (w *serviceWorld) caughtUp() {
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		for _, shard := range w.shards {
+			entries, _ := shard.Checkpoints.Live(w.TB.Context())
+			for i := range entries {
+				known, ok := w.liveRuns.Get(entries[i].Run)
+				if l := entries[i].Live; l != nil && (!ok || !known.Same(l)) {
+					return false
+				}
+			}
+		}
+		return true
+	}, time.Minute, time.Millisecond)
 }
 
 // asked is the id of the event that asks a question, "" for none.

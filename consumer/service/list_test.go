@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -476,7 +479,10 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	require.NoError(t, err)
 	m, err := stream.GetMsg(t.Context(), x.Last)
 	require.NoError(t, err)
-	late, err := newService(t, serviceConfig{Fleet: "default", Name: "late"}, w.JS, []*kvstore.Shard{w.Shard}, func() time.Time { return time.Now().Add(-time.Hour) })
+	now := func() time.Time { return time.Now().Add(-time.Hour) }
+	log, shards := natstest.Logger(t), []*kvstore.Shard{w.Shard}
+	w.liveRuns = liveness.NewLiveRuns(shards, 0, now, log)
+	late, err := service.New(serviceConfig{Fleet: "default", Name: "late", Timeout: testTimeout}, w.NC, w.JS, shards, w.liveRuns, now, log)
 	require.NoError(t, err)
 	w.start(late)
 	w.awaitIndex()
