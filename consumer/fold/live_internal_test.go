@@ -406,8 +406,9 @@ func TestQuarantine_Reached_AnnouncedOnce(t *testing.T) {
 	require.Equal(t, schema.RunQuarantined, e.Name())
 	var data quarantined
 	require.NoError(t, json.Unmarshal(e.Data, &data))
-	require.Equal(t, "3 claims in a row made no progress; the run is orphaned within turn 4, 1 open calls: "+
-		"pay (c1, held for a person); the last error: no route to bank", data.Reason)
+	require.Equal(t, quarantined{
+		Claims: 3, Status: schema.StatusOrphaned, Turn: 4, OpenCalls: 1, LastError: &schema.Error{Type: "net", Message: "no route to bank"},
+	}, data)
 	require.Equal(t, liveness.Counts{Live: 1, Quarantined: 1}, w.liveRuns.Counts())
 
 	w.stop()

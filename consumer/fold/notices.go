@@ -87,8 +87,6 @@ func (x *announcer) notify(notices []notice) {
 
 // quarantined is the data of run.quarantined.
 type quarantined struct {
-	// Reason for people.
-	Reason string `json:"reason"`
 	// Claims in a row without progress.
 	Claims int `json:"claims_without_progress"`
 	// Status of the run, and the turn it is at.
@@ -108,10 +106,9 @@ func (x *announcer) quarantine(touched map[string]*run) {
 			continue
 		}
 		h := &r.head
-		reason := quarantineReason(h)
-		x.log.Warn().Str(logkey.Run, r.id).Str(logkey.Reason, reason).Msg("run quarantined")
+		x.log.Warn().Str(logkey.Run, r.id).Int("claims", h.Stalled).Int32("turn", h.Turn).Str("hint", "waymark runs show "+r.id).Msg("run quarantined")
 		body, err := json.Marshal(&quarantined{
-			Reason: reason, Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
+			Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
 		})
 		if err == nil {
 			x.derived(r.id, schema.RunQuarantined, &schema.Event{
@@ -135,48 +132,6 @@ func (x *announcer) removed(removals []*schema.Removal) {
 			return
 		}
 	}
-}
-
-// reasonCalls is the number of open calls in a reason.
-const reasonCalls = 3
-
-// quarantineReason describes why a run is quarantined: how often it was claimed, where it is, and what may keep it
-// there.
-func quarantineReason(h *schema.Head) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d claims in a row made no progress; the run is %s ", h.Stalled, h.Status)
-	switch {
-	case h.TurnOpen:
-		fmt.Fprintf(&b, "within turn %d", h.Turn)
-	case h.Turn > 0:
-		fmt.Fprintf(&b, "after turn %d", h.Turn)
-	default:
-		b.WriteString("before its first turn")
-	}
-	if h.Phase != "" {
-		fmt.Fprintf(&b, ", in phase %s", h.Phase)
-	}
-	if n := len(h.OpenCalls); n > 0 {
-		fmt.Fprintf(&b, ", %d open calls:", n)
-		for i := range h.OpenCalls[:min(n, reasonCalls)] {
-			c := &h.OpenCalls[i]
-			fmt.Fprintf(&b, " %s (%s", c.Name, c.ToolCallID)
-			switch {
-			case c.State == schema.CallHeld:
-				b.WriteString(", held for a person")
-			case c.State.InDoubt():
-				b.WriteString(", in doubt")
-			}
-			b.WriteByte(')')
-		}
-		if n > reasonCalls {
-			b.WriteString(" …")
-		}
-	}
-	if h.LastError != nil {
-		fmt.Fprintf(&b, "; the last error: %s", h.LastError.Message)
-	}
-	return b.String()
 }
 
 // announce publishes accepted events on the observed subjects, each followed by its changes of turns, in order. A

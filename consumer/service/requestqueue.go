@@ -1,6 +1,7 @@
 package service
 
 import (
+	"github.com/waymarkio/waymark/schema"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -16,36 +17,27 @@ type requestQueue struct {
 	closed bool
 }
 
-// queueing is the result of queueing a request.
-type queueing int
-
-const (
-	taskQueued queueing = iota
-	queueFull
-	queueClosed
-)
-
 func newRequestQueue(cfg *Config) *requestQueue {
 	return &requestQueue{tasks: make(chan *task, cfg.Queue), bytes: semaphore.NewWeighted(cfg.QueueBytes)}
 }
 
-// put queues a request. It never waits.
-func (q *requestQueue) put(t *task) queueing {
+// put queues a request, or returns why the client must ask again. It never waits.
+func (q *requestQueue) put(t *task) *schema.ServiceError {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	if q.closed {
-		return queueClosed
+		return schema.Fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping")
 	}
-	if !q.bytes.TryAcquire(t.size) {
-		return queueFull
+	if q.bytes.TryAcquire(t.size) {
+		select {
+		case q.tasks <- t:
+			return nil
+		default:
+			q.bytes.Release(t.size)
+		}
 	}
-	select {
-	case q.tasks <- t:
-		return taskQueued
-	default:
-		q.bytes.Release(t.size)
-		return queueFull
-	}
+	return schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
+		"%d requests are waiting already", len(q.tasks))
 }
 
 // release frees the room of an answered request.

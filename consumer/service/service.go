@@ -225,15 +225,11 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 			return
 		}
 	}
-	switch s.queue.put(t) {
-	case taskQueued:
-		s.stats.Queued.Add(1)
-	case queueClosed:
-		s.refuse(t, schema.Fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
-	case queueFull:
-		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
-			"%d requests are waiting already", s.stats.Queued.Load()))
+	if full := s.queue.put(t); full != nil {
+		s.refuse(t, full)
+		return
 	}
+	s.stats.Queued.Add(1)
 }
 
 // errReplyAsked is returned for a reply of the daemon that arrives as a request.
