@@ -77,19 +77,8 @@ func LastBackup(ctx context.Context, js jetstream.JetStream, fleet string) (Back
 	if err != nil {
 		return r, fmt.Errorf("record of the last backup of fleet %s: %w", fleet, err)
 	}
-	if r, err = decodeBackupRecord(e.value); err != nil {
+	if r, err = decodeFormat[BackupRecord](e.value, BackupFormat); err != nil {
 		return r, fmt.Errorf("record of the last backup of fleet %s: %w", fleet, err)
-	}
-	return r, nil
-}
-
-func decodeBackupRecord(value []byte) (BackupRecord, error) {
-	var r BackupRecord
-	if err := json.Unmarshal(value, &r); err != nil {
-		return r, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if r.Format != BackupFormat {
-		return r, fmt.Errorf("format %d: %w", r.Format, schema.ErrFormat)
 	}
 	return r, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/go-json-experiment/json"
 	"strconv"
 	"strings"
 	"time"
@@ -136,6 +137,23 @@ func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
 		stored:  stored,
 		deleted: deletion(msg.Header),
 	}, nil
+}
+
+// decodeFormat reads a stored value of a format version. Errors are [ErrCorrupt] and schema.ErrFormat.
+func decodeFormat[T any](value []byte, format int) (v T, err error) {
+	var probe struct {
+		Format int `json:"format"`
+	}
+	if err = json.Unmarshal(value, &probe); err == nil && probe.Format != format {
+		return v, fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, format, schema.ErrFormat)
+	}
+	if err == nil {
+		err = json.Unmarshal(value, &v)
+	}
+	if err != nil {
+		return v, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return v, nil
 }
 
 // lastRaw asks a stream's leader for the last message of a subject.

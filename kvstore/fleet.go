@@ -86,18 +86,8 @@ func CheckSilence(d time.Duration) error {
 // Defaults returns the configuration with the defaults instead of zeros.
 func (c FleetConfig) Defaults() FleetConfig {
 	c.Shards, c.NewShards = cmp.Or(c.Shards, c.NewShards, 1), 0
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.QuotaBytes == 0 {
-		c.QuotaBytes = DefaultQuotaBytes
-	}
-	if c.ReserveBytes == 0 {
-		c.ReserveBytes = DefaultReserveBytes
-	}
-	if c.CheckpointsPerRun == 0 {
-		c.CheckpointsPerRun = DefaultCheckpointsPerRun
-	}
+	c.Replicas, c.CheckpointsPerRun = cmp.Or(c.Replicas, 1), cmp.Or(c.CheckpointsPerRun, DefaultCheckpointsPerRun)
+	c.QuotaBytes, c.ReserveBytes = cmp.Or(c.QuotaBytes, DefaultQuotaBytes), cmp.Or(c.ReserveBytes, DefaultReserveBytes)
 	return c
 }
 
@@ -172,12 +162,9 @@ func CheckSettings(s *schema.FleetSettings) error {
 
 // decodeSettings reads and validates stored settings.
 func decodeSettings(fleet string, b []byte) (schema.FleetSettings, error) {
-	var s schema.FleetSettings
-	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
-	}
-	if s.Format != schema.SettingsFormat {
-		return s, fmt.Errorf("settings of fleet %s: format %d: %w", fleet, s.Format, schema.ErrFormat)
+	s, err := decodeFormat[schema.FleetSettings](b, schema.SettingsFormat)
+	if err != nil {
+		return s, fmt.Errorf("settings of fleet %s: %w", fleet, err)
 	}
 	if err := CheckSettings(&s); err != nil {
 		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)

@@ -47,10 +47,10 @@ func FuzzStored(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
 		switch kind % 7 {
 		case 0:
-			live, err := decodeLive(key, value)
-			known(t, err)
-			if err == nil {
-				require.Equal(t, key, live.Run)
+			e := liveEntry(key, entry{value: value})
+			known(t, e.Err)
+			if e.Err == nil {
+				require.Equal(t, key, e.Live.Run)
 			}
 		case 1:
 			if e, ok := endedOf(entry{key: key, value: value}); ok {
@@ -91,7 +91,7 @@ func FuzzStored(f *testing.F) {
 			require.False(t, schema.ForeignBlobID("r-1", b.NUID))
 			require.Equal(t, keyOfBlob(b.Name), key)
 		case 6:
-			_, err := decodeBackupRecord(value)
+			_, err := decodeFormat[BackupRecord](value, BackupFormat)
 			known(t, err)
 		}
 	})

@@ -19,8 +19,6 @@ const LeaseFormat = 1
 
 // Limits of a lease's time to live.
 const (
-	// DefaultLeaseTTL is the time to live when none is given.
-	DefaultLeaseTTL = 10 * time.Second
 	// MinLeaseTTL and MaxLeaseTTL bound it, for our own lease and for those read from others.
 	MinLeaseTTL = 100 * time.Millisecond
 	MaxLeaseTTL = 10 * time.Minute
@@ -43,36 +41,24 @@ type leaseValue struct {
 
 // LeaseConfig describes a lease.
 type LeaseConfig struct {
-	// Name of the lease: tokens of A-Z a-z 0-9 _ - with dots between. Required; see [FoldLease].
+	// Name of the lease, from [FoldLease]. Required.
 	Name string
 	// Holder is the name of the process, shown to others. Required.
 	Holder string
-	// TTL is how long others wait after the last renewal that they saw; 0 means [DefaultLeaseTTL]. Renew about three
-	// times within it.
+	// TTL is how long others wait after the last renewal that they saw. Required. Renew about three times within it.
 	TTL time.Duration
 }
 
 // FoldLease is the name of the lease of a shard's fold worker.
 func FoldLease(n schema.Names) string { return fmt.Sprintf("fold.%s.%d", n.Fleet, n.Shard) }
 
-// Defaults returns the configuration with the defaults instead of zeros.
-func (c LeaseConfig) Defaults() LeaseConfig {
-	if c.TTL == 0 {
-		c.TTL = DefaultLeaseTTL
-	}
-	return c
-}
-
 // Validate names the field that is out of range.
 func (c LeaseConfig) Validate() error {
-	if err := checkLeaseName(c.Name); err != nil {
-		return err
-	}
 	if err := schema.CheckName("holder", c.Holder); err != nil {
 		return err
 	}
-	if ttl := c.Defaults().TTL; ttl < MinLeaseTTL || ttl > MaxLeaseTTL {
-		return fmt.Errorf("ttl of lease %s is %s, use %s to %s", c.Name, ttl, MinLeaseTTL, MaxLeaseTTL)
+	if c.TTL < MinLeaseTTL || c.TTL > MaxLeaseTTL {
+		return fmt.Errorf("ttl of lease %s is %s, use %s to %s", c.Name, c.TTL, MinLeaseTTL, MaxLeaseTTL)
 	}
 	return nil
 }
@@ -111,22 +97,7 @@ func NewLease(js jetstream.JetStream, cfg LeaseConfig) (*Lease, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Lease{bucket: newBucket(js, schema.LeaseBucket), cfg: cfg.Defaults(), nonce: rand.Text()}, nil
-}
-
-// checkLeaseName accepts tokens of names with dots between.
-func checkLeaseName(name string) error {
-	start := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && name[i] != '.' {
-			continue
-		}
-		if token := name[start:i]; !schema.ValidName(token) {
-			return fmt.Errorf("lease %.80q: %w", name, &schema.NameError{What: "token", Name: token})
-		}
-		start = i + 1
-	}
-	return nil
+	return &Lease{bucket: newBucket(js, schema.LeaseBucket), cfg: cfg, nonce: rand.Text()}, nil
 }
 
 // Acquire takes the lease if it is free, or if its holder was not seen to renew it for its time to live. So the first
@@ -300,23 +271,11 @@ func (l *Lease) wrap(verb string, err error) error {
 	return fmt.Errorf("%s lease %s: %w", verb, l.cfg.Name, err)
 }
 
-func decodeLease(b []byte) (leaseValue, error) {
-	var v leaseValue
-	if err := json.Unmarshal(b, &v); err != nil {
-		return v, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if v.Format != LeaseFormat {
-		return v, fmt.Errorf("format %d: %w", v.Format, schema.ErrFormat)
-	}
-	return v, nil
-}
+func decodeLease(b []byte) (leaseValue, error) { return decodeFormat[leaseValue](b, LeaseFormat) }
 
 // Holder returns the holder of a lease, for people; "" if it is free. Only its renewals show whether the holder is
 // alive.
 func Holder(ctx context.Context, js jetstream.JetStream, name string) (string, error) {
-	if err := checkLeaseName(name); err != nil {
-		return "", err
-	}
 	b := newBucket(js, schema.LeaseBucket)
 	e, err := b.getFresh(ctx, name)
 	if errors.Is(err, ErrNotFound) {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,35 +45,20 @@ type LiveAt struct {
 	Revision schema.Revision
 }
 
-// decodeLive reads the value of an entry.
-func decodeLive(run string, value []byte) (*schema.Live, error) {
-	broken := func(err error) (*schema.Live, error) {
-		return nil, fmt.Errorf("live entry of run %s: %w", run, err)
-	}
-	var probe struct {
-		Format int `json:"format"`
-	}
-	if err := json.Unmarshal(value, &probe); err != nil {
-		return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
-	}
-	if probe.Format != schema.LiveFormat {
-		return broken(fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, schema.LiveFormat, schema.ErrFormat))
-	}
-	l := new(schema.Live)
-	if err := json.Unmarshal(value, l); err != nil {
-		return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
-	}
-	if l.Run != run {
-		return broken(fmt.Errorf("it is one of run %.64q: %w", l.Run, ErrCorrupt))
-	}
-	return l, nil
-}
-
 func liveEntry(run string, e entry) LiveEntry {
 	l := LiveEntry{Run: run, Revision: e.rev}
-	if !e.deleted {
-		l.Live, l.Err = decodeLive(run, e.value)
+	if e.deleted {
+		return l
 	}
+	live, err := decodeFormat[schema.Live](e.value, schema.LiveFormat)
+	if err == nil && live.Run != run {
+		err = fmt.Errorf("it is one of run %.64q: %w", live.Run, ErrCorrupt)
+	}
+	if err != nil {
+		l.Err = fmt.Errorf("live entry of run %s: %w", run, err)
+		return l
+	}
+	l.Live = &live
 	return l
 }
 

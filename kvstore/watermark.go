@@ -84,15 +84,12 @@ func getWatermark(ctx context.Context, b *bucket, key string) (Watermark, schema
 }
 
 func decodeWatermark(value []byte) (Watermark, error) {
-	var w Watermark
-	if err := json.Unmarshal(value, &w); err != nil {
-		return Watermark{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	w, err := decodeFormat[Watermark](value, WatermarkFormat)
+	if err == nil && (w.Incarnation == "" || w.Position.Stream != 0 && w.Position.ID == "") {
+		err = ErrCorrupt
 	}
-	switch {
-	case w.Format != WatermarkFormat:
-		return Watermark{}, fmt.Errorf("format %d: %w", w.Format, schema.ErrFormat)
-	case w.Incarnation == "", w.Position.Stream != 0 && w.Position.ID == "":
-		return Watermark{}, ErrCorrupt
+	if err != nil {
+		return Watermark{}, err
 	}
 	return w, nil
 }
