@@ -468,7 +468,9 @@ func (w *serviceWorld) replicated(cfg service.Config, now func() time.Time) *ser
 	if cfg.Fleet, cfg.Name = "default", "service-1"; now == nil {
 		now = time.Now
 	}
-	svc, err := newService(w.TB, cfg, js, []*kvstore.Shard{w.openOn(js, "service-1")}, now)
+	shards, log := []*kvstore.Shard{w.openOn(js, "service-1")}, natstest.Logger(w.TB)
+	cfg.Timeout, w.liveRuns = cmp.Or(cfg.Timeout, testTimeout), liveness.NewLiveRuns(shards, 0, now, log)
+	svc, err := service.New(cfg, js.Conn(), js, shards, w.liveRuns, now, log)
 	require.NoError(w.TB, err)
 	w.svc, w.stop = svc, w.start(svc)
 	return svc
