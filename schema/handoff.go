@@ -2,12 +2,8 @@ package schema
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"unicode/utf8"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // HandoffCheck is the result of checking a hand-off before it is offered.
@@ -81,80 +77,4 @@ func (d *HandoffOfferedData) chars() int64 {
 		return d.SizeChars
 	}
 	return max(d.SizeChars, d.Size())
-}
-
-// takeCamelCase moves members with camelCase names, which the hand-offs of other systems have, into our fields.
-func (d *HandoffOfferedData) takeCamelCase() error {
-	err := takeMembers("", &d.Extra, map[string]alias{
-		"handoffId": {"handoff_id", &d.HandoffID}, "nextAgent": {"next_agent", &d.NextAgent}, "createdAt": {"created_at", &d.CreatedAt},
-		"agentId": {"agent_id", &d.AgentID}, "sizeChars": {"size_chars", &d.SizeChars},
-	})
-	for i := range d.Remaining {
-		if err == nil {
-			r := &d.Remaining[i]
-			err = takeMembers(fmt.Sprintf("/remaining/%d", i), &r.Extra, map[string]alias{"referencePattern": {"reference_pattern", &r.ReferencePattern}})
-		}
-	}
-	if c := d.Context; c != nil && err == nil {
-		err = takeMembers("/context", &c.Extra, map[string]alias{"filesModified": {"files_modified", &c.FilesModified}})
-	}
-	return err
-}
-
-// alias is the field for another name of a member.
-type alias struct {
-	name string
-	// field is a pointer to a string, an integer or a list of strings.
-	field any
-}
-
-// takeMembers moves members of extra into their fields.
-func takeMembers(path string, extra *jsontext.Value, names map[string]alias) error {
-	if len(*extra) == 0 {
-		return nil
-	}
-	var members map[string]jsontext.Value
-	if err := json.Unmarshal(*extra, &members); err != nil {
-		return dataError(HandoffOffered, err)
-	}
-	taken := false
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		value, ok := members[name]
-		if !ok {
-			continue
-		}
-		to := names[name]
-		if given(to.field) {
-			return &DataError{Event: HandoffOffered, Path: path + "/" + name, Problem: "is given together with " + to.name + ": give one of the two"}
-		}
-		if err := json.Unmarshal(value, to.field); err != nil {
-			wrong := dataError(HandoffOffered, err)
-			wrong.Path = path + "/" + name + wrong.Path
-			return wrong
-		}
-		delete(members, name)
-		taken = true
-	}
-	if !taken {
-		return nil
-	}
-	*extra = nil
-	if len(members) == 0 {
-		return nil
-	}
-	rest, err := json.Marshal(members, json.Deterministic(true))
-	*extra = rest
-	return err
-}
-
-func given(field any) bool {
-	switch f := field.(type) {
-	case *string:
-		return *f != ""
-	case *int64:
-		return *f != 0
-	case *[]string:
-		return len(*f) > 0
-	}
-	return false
 }

@@ -25,7 +25,7 @@ func TestParseHandoff_CamelCaseDocument_IsTheSameAsInOurNames(t *testing.T) {
 		Completed: []schema.HandoffCompleted{{File: `src\a.ts`, Status: "done", Tests: &schema.HandoffTests{Passed: 3, Skipped: 1}, Notes: "ok"}},
 		Remaining: []schema.HandoffRemaining{{File: `src\b.ts`, Description: "write it", ReferencePattern: "src/a.ts", Priority: "high", Extra: []byte(`{"owner":"me"}`)}},
 		Context:   &schema.HandoffContext{Decisions: []string{"no cgo"}, Patterns: []string{"tables"}, Issues: []string{"none"}, FilesModified: []string{`C:\w\a.ts`}},
-		CreatedAt: "2026-01-02T03:04:05.678Z", AgentID: "agent-7", Extra: []byte(`{"alpha":2,"zeta":1}`),
+		CreatedAt: "2026-01-02T03:04:05.678Z", AgentID: "agent-7", Extra: []byte(`{"zeta":1,"alpha":2}`),
 	}
 	require.Equal(t, want, got)
 	ours, err := schema.MarshalData(got)
@@ -38,7 +38,7 @@ func TestParseHandoff_CamelCaseDocument_IsTheSameAsInOurNames(t *testing.T) {
 func TestParseHandoff_WrongDocument_NamesTheField(t *testing.T) {
 	for document, want := range map[string]string{
 		`{"reason":"error","remaining":[{"description":"x","referencePattern":7}]}`:                           "/remaining/0/referencePattern: is a JSON number where a string is wanted",
-		`{"reason":"error","remaining":[{"description":"x","referencePattern":"a","reference_pattern":"a"}]}`: "/remaining/0/referencePattern: is given together with reference_pattern: give one of the two",
+		`{"reason":"error","remaining":[{"description":"x","referencePattern":"a","reference_pattern":"a"}]}`: "/remaining/0/reference_pattern: is not valid JSON: duplicate object member name",
 		`{"reason":"error","context":{"filesModified":["a",7]}}`:                                              "/context/filesModified/1: is a JSON number where a string is wanted",
 		`{"reason":"error","createdAt":"yesterday"}`:                                                          `/created_at: "yesterday" is not an RFC 3339 time`,
 		`{"reason":"error","completed":[{"file":"a","status":"finished"}]}`:                                   "/completed/0/status: ",

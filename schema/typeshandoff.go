@@ -23,7 +23,7 @@ type HandoffCompleted struct {
 type HandoffRemaining struct {
 	File             string `json:"file,omitzero" content:"text" check:"text"`
 	Description      string `json:"description" content:"text" check:"required"`
-	ReferencePattern string `json:"reference_pattern,omitzero" content:"text"`
+	ReferencePattern string `json:"reference_pattern,omitzero,case:ignore" content:"text"`
 	// Priority is high, normal or low; absent means normal.
 	Priority string         `json:"priority,omitzero" check:"oneof=high|normal|low"`
 	Extra    jsontext.Value `json:",embed"`
@@ -34,7 +34,7 @@ type HandoffContext struct {
 	Decisions     []string       `json:"decisions,omitzero" content:"text"`
 	Patterns      []string       `json:"patterns,omitzero" content:"text"`
 	Issues        []string       `json:"issues,omitzero" content:"text"`
-	FilesModified []string       `json:"files_modified,omitzero" content:"text" each:"text"`
+	FilesModified []string       `json:"files_modified,omitzero,case:ignore" content:"text" each:"text"`
 	Extra         jsontext.Value `json:",embed"`
 }
 
@@ -61,7 +61,7 @@ type HandoffSource struct {
 
 // HandoffOfferedData offers the run's work to another agent, or to a continuation by the same agent.
 type HandoffOfferedData struct {
-	HandoffID string `json:"handoff_id,omitzero" check:"max=256,text"`
+	HandoffID string `json:"handoff_id,omitzero,case:ignore" check:"max=256,text"`
 	// Kind is continuation (the default) or transfer.
 	Kind string `json:"kind,omitzero" check:"oneof=continuation|transfer"`
 	// Reason is threshold_critical, task_complete or error. Required.
@@ -69,7 +69,7 @@ type HandoffOfferedData struct {
 	Completed []HandoffCompleted `json:"completed,omitzero"`
 	Remaining []HandoffRemaining `json:"remaining,omitzero"`
 	Context   *HandoffContext    `json:"context,omitzero"`
-	NextAgent string             `json:"next_agent,omitzero" check:"name"`
+	NextAgent string             `json:"next_agent,omitzero,case:ignore" check:"name"`
 	// Tools that the run used, from its log.
 	Tools []HandoffTool `json:"tools,omitzero"`
 	// Usage of the run up to the offer, from its log.
@@ -78,11 +78,11 @@ type HandoffOfferedData struct {
 	Lineage []string `json:"lineage,omitzero" each:"required,name"`
 	// CreatedAt is when the hand-off was written, RFC 3339, and AgentID the agent or process that wrote it. Both are
 	// claims of the writer; the event has its own time and source.
-	CreatedAt string `json:"created_at,omitzero" check:"time"`
-	AgentID   string `json:"agent_id,omitzero" check:"max=256,text"`
+	CreatedAt string `json:"created_at,omitzero,case:ignore" check:"time"`
+	AgentID   string `json:"agent_id,omitzero,case:ignore" check:"max=256,text"`
 	// SizeChars is the size of the hand-off's text as counted by its writer; if the text itself is longer, that
 	// counts. Above [HandoffSizeWarning] the run is flagged.
-	SizeChars int64          `json:"size_chars,omitzero" check:"min=0"`
+	SizeChars int64          `json:"size_chars,omitzero,case:ignore" check:"min=0"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }

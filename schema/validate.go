@@ -35,11 +35,6 @@ func ParseData(e *Event) (Data, error) {
 	if err := json.Unmarshal(e.Data, data); err != nil {
 		return nil, dataError(name, err)
 	}
-	if offered, ok := data.(*HandoffOfferedData); ok {
-		if err := offered.takeCamelCase(); err != nil {
-			return nil, err
-		}
-	}
 	if err := Validate(data); err != nil {
 		return nil, err
 	}

@@ -23,7 +23,6 @@ var fuzzed = map[string]string{
 	"schema.DecodeKeyframe":                     "schema.FuzzStored",
 	"schema.FrameReader.uvarint":                "schema.FuzzStored",
 	"schema.ParseData":                          "schema.FuzzParseData",
-	"schema.takeMembers":                        "schema.FuzzParseData",
 	"schema.looksStructured":                    "schema.FuzzDecode",
 	"schema.decodeStructured":                   "schema.FuzzDecode",
 	"schema.named":                              "schema.FuzzApply",
