@@ -79,7 +79,7 @@ func TestRequested_ForkOfAbandonedCall_MadeAfterSettlement(t *testing.T) {
 	call := publisher.ToolCall{ID: "c2", Name: "pay"}
 	answers(t, turn, call, call)
 	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
-	p, err := schema.ParsePoint("step:2")
+	p, err := schema.ParsePoint("seq:2")
 	require.NoError(t, err)
 	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin", At: p})
 	require.NoError(t, err)
@@ -102,8 +102,8 @@ func TestRequested_ForkOfAbandonedCall_MadeAfterSettlement(t *testing.T) {
 	w.requireSameFold(origin)
 }
 
-// step:1 behind a begun first call, and step:2, on the stored run.
-func TestRequested_ForkAtSteps_Consistent(t *testing.T) {
+// Forks before, between and behind two calls of an answer.
+func TestRequested_ForkWithinAnAnswer_Consistent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -118,7 +118,7 @@ func TestRequested_ForkAtSteps_Consistent(t *testing.T) {
 	_, err = turn.Tool(t.Context(), b, counted(&ran, 2))
 	require.NoError(t, err)
 	require.NoError(t, origin.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
-	for i, at := range []string{"step:1", "step:2", "seq:2", "seq:4", "turn:1", "end"} {
+	for i, at := range []string{"result:1", "result:2", "seq:2", "seq:4", "turn:1", "end"} {
 		p, err := schema.ParsePoint(at)
 		require.NoError(t, err)
 		fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork" + string(rune('a'+i)), Base: "origin", At: p})

@@ -69,9 +69,11 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 	left, err := f.GetAt(t.Context(), "r1", schema.Point{Kind: schema.PointRecord, Number: 10})
 	require.NoError(t, err)
 	require.Len(t, left.Values, 1, "the record itself is still there")
-	step, err := f.HeadAt(t.Context(), "r1", schema.Point{Kind: schema.PointStep, Number: 2})
+	first, err := f.HeadAt(t.Context(), "r1", schema.Point{Kind: schema.PointResult, Number: 1})
 	require.NoError(t, err)
-	require.Equal(t, int64(7), step.Records)
+	require.Equal(t, int64(5), first.Records)
+	_, err = f.HeadAt(t.Context(), "r1", schema.Point{Kind: schema.PointResult, Number: 2})
+	require.ErrorContains(t, err, "it has 2 tool calls", "the rewind left its outcome behind")
 
 	resumed, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)

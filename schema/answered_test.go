@@ -26,7 +26,7 @@ func findPoint(t *testing.T, r *testRun, p schema.Point) int {
 	h := schema.NewHead("f", "r1")
 	for i := range r.log {
 		pr := schema.Prepare(schema.NoKeys, &r.log[i])
-		before := f.Before(&h, &pr)
+		before := f.Before(&h)
 		v := h.ApplyPrepared(&pr)
 		switch {
 		case before && f.Confirmed(v):
@@ -39,17 +39,6 @@ func findPoint(t *testing.T, r *testRun, p schema.Point) int {
 		return len(r.log)
 	}
 	return -1
-}
-
-func TestAnswered_StricterExecutorAsks_StepKept(t *testing.T) {
-	r := newTestRun(t)
-	r.start()
-	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayPure}), 1))
-	require.Equal(t, 2, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}))
-	r.takeover("ex-2")
-	require.Equal(t, 3, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}))
-	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolInDoubt, ToolCallID: "a"}, 1))
-	require.Equal(t, 3, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}), "step:1 is before the question; after it the step must not vanish")
 }
 
 func TestAnswered_RerunOfEarlierTurn_Allowed(t *testing.T) {

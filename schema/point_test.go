@@ -16,7 +16,6 @@ func TestPoint_Text_RoundTrip(t *testing.T) {
 		"seq:2.14":            {Kind: schema.PointSequence, Number: 14, Epoch: 2},
 		"turn:0":              {Kind: schema.PointTurn},
 		"turn:7":              {Kind: schema.PointTurn, Number: 7},
-		"step:3":              {Kind: schema.PointStep, Number: 3},
 		"result:3":            {Kind: schema.PointResult, Number: 3},
 		"checkpoint:5120":     {Kind: schema.PointCheckpoint, Number: 5120},
 		"mark:before: deploy": {Kind: schema.PointMark, Name: "before: deploy"},
@@ -34,7 +33,7 @@ func TestPoint_Text_RoundTrip(t *testing.T) {
 
 func TestPoint_Invalid_RefusedByName(t *testing.T) {
 	for _, text := range []string{
-		"7", "turn", "turn:", "turn:x", "turn:-1", "seq:0", "seq:1.0", "seq:0.1", "seq:1.2.3", "step:0", "result:0", "record:0", "checkpoint:0", "mark:", "event:", "line:3", ":", "seq: 1",
+		"7", "turn", "turn:", "turn:x", "turn:-1", "seq:0", "seq:1.0", "seq:0.1", "seq:1.2.3", "step:1", "result:0", "record:0", "checkpoint:0", "mark:", "event:", "line:3", ":", "seq: 1",
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, err := schema.ParsePoint(text)

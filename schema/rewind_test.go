@@ -142,7 +142,7 @@ func TestState_CloneRewound_OriginalIsUnchanged(t *testing.T) {
 	})
 }
 
-// Turns and steps are found among the records that no rewind abandoned; records and events are found anywhere.
+// Turns and results are found among the records that no rewind abandoned; records and events are found anywhere.
 func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -157,30 +157,10 @@ func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-2", Epoch: 2}
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(schema.Text("counts")), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "new", Replay: schema.ReplayPure}}}, 1)
 	r.write(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
-	for point, records := range map[string]int64{"step:1": 5, "turn:1": 6, "turn:0": 4, "record:2": 2} {
+	for point, records := range map[string]int64{"result:1": 6, "turn:1": 6, "turn:0": 4, "record:2": 2} {
 		p, err := schema.ParsePoint(point)
 		require.NoError(t, err)
 		require.Equal(t, records, found(t, r.log, p, r.head.Superseded), point)
-	}
-}
-
-// The step of a call that was requested before the record is at the record if the call is in doubt after the rewind. A
-// call that is still requested after the rewind has its step where it is decided about.
-func TestFinder_CallRequestedBeforeTheRecord_StepIsWhereItIsDecided(t *testing.T) {
-	for replay, records := range map[schema.Replay]int64{schema.ReplayHold: 2, schema.ReplayPure: 6} {
-		r := newTestRun(t)
-		r.start()
-		r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: replay}}}, 1)
-		r.write(&schema.StateSetData{Key: "k", Value: []byte("1")}, 1)
-		r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
-		r.takeover("ex-2")
-		e := r.makeControl(&schema.RunResumedData{
-			Executor: "ex-3", Reason: schema.TakeoverRewind, RequestID: "q", To: r.rewindTo(2),
-			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
-		}, 3)
-		require.Equal(t, schema.Applied, r.event(e).Kind)
-		require.Equal(t, replay == schema.ReplayHold, r.head.OpenCalls[0].State.InDoubt())
-		require.Equal(t, records, found(t, r.log, schema.Point{Kind: schema.PointStep, Number: 1}, r.head.Superseded))
 	}
 }
 
@@ -213,7 +193,7 @@ func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schem
 	ahead := int64(-1)
 	for i := range log {
 		rec := schema.Prepare(schema.NoKeys, &log[i])
-		if f.Before(&head, &rec) {
+		if ahead = -1; f.Before(&head) {
 			ahead = head.Records
 		}
 		v := head.ApplyPrepared(&rec)
@@ -222,9 +202,6 @@ func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schem
 			return ahead
 		case f.Behind(&head, v):
 			return head.Records
-		}
-		if !f.Pending() {
-			ahead = -1
 		}
 	}
 	if f.AtEnd(&head) {

@@ -46,7 +46,7 @@ func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
 		return landmark{func(h *schema.Head) int64 { return int64(h.Turn) }, number}, number > 0 && len(r.Head.Superseded) == 0
 	case schema.PointSequence:
 		return landmark{func(h *schema.Head) int64 { return int64(h.Sequence) }, number}, r.Head.Epoch <= 1 //nolint:gosec // it fits
-	case schema.PointEnd, schema.PointCheckpoint, schema.PointStep, schema.PointResult, schema.PointEvent:
+	case schema.PointEnd, schema.PointCheckpoint, schema.PointResult, schema.PointEvent:
 	}
 	return landmark{}, false
 }

@@ -181,8 +181,8 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 	many := finder.Many(r.Head.Epoch)
 	var ahead *Moment
 	var signals []schema.OpenSignal
-	w.before = func(rec *schema.Prepared) bool {
-		if finder.Before(&w.head, rec) {
+	w.before = func(*schema.Prepared) bool {
+		if ahead = nil; finder.Before(&w.head) {
 			ahead = w.moment()
 		}
 		return false
@@ -197,9 +197,6 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from 
 			found = append(found, *ahead)
 		case finder.Behind(&w.head, v):
 			found = append(found, *w.moment())
-		}
-		if !finder.Pending() {
-			ahead = nil
 		}
 		return len(found) > 0 && !many && !whole || len(found) == maxCandidates
 	}
@@ -268,7 +265,7 @@ func noPoint(p schema.Point, h *schema.Head) error {
 	}
 	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
 	switch p.Kind {
-	case schema.PointStep, schema.PointResult:
+	case schema.PointResult:
 		has = fmt.Sprintf("it has %d tool calls", h.Counts.ToolCalls)
 		if h.Counts.ToolCalls == 1 {
 			has = "it has 1 tool call"

@@ -101,8 +101,8 @@ func TestPoint_EveryRecord_Restores(t *testing.T) {
 			w.requireFirst(x, "turn:3", 13)
 			w.requireFirst(x, "turn:10", 42)
 			w.requireFirst(x, "mark:before: deploy", 22)
-			w.requireFirst(x, "step:1", 2)
-			w.requireFirst(x, "step:10", 39)
+			w.requireFirst(x, "result:1", 4)
+			w.requireFirst(x, "result:10", 41)
 			w.requireFirst(x, "event:"+schema.PositionOf(&x.Acked[16]).ID, 17)
 			for _, n := range []int{1, 7, 8, 20, 29, 30, 31, 41, 42} {
 				w.requireFirst(x, fmt.Sprintf("seq:%d", n), n)
@@ -116,8 +116,8 @@ func TestPoint_EveryRecord_Restores(t *testing.T) {
 
 // The log has the damaged segment's events, and one event more than when the run was read: that must not count as
 // purged.
-// step:K is the point before the K-th recorded call of the run begins. A fork leaves the open hold calls to a person.
-func TestPoint_CallsOfAnswer_AreSteps(t *testing.T) {
+// A fork leaves the open hold calls to a person.
+func TestPoint_WithinAnAnswer_ForkHoldsItsCalls(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
@@ -151,15 +151,13 @@ func TestPoint_CallsOfAnswer_AreSteps(t *testing.T) {
 		requested []string
 		doubt     []schema.CallKey
 	}{
-		"step:1": {2, []string{"a", "b", "c", "e", "f"}, []schema.CallKey{key(1, "a"), key(1, "c"), key(1, "e"), key(1, "f")}},
-		"step:2": {4, []string{"b", "c", "e", "f"}, []schema.CallKey{key(1, "c"), key(1, "e"), key(1, "f")}},
-		"step:3": {5, []string{"c", "e", "f"}, []schema.CallKey{key(1, "c"), key(1, "e"), key(1, "f")}},
-		"step:4": {2, []string{"a", "b", "c", "e", "f"}, []schema.CallKey{key(1, "a"), key(1, "c"), key(1, "e"), key(1, "f")}},
-		"step:5": {8, []string{"e", "f"}, []schema.CallKey{key(1, "e"), key(1, "f")}},
-		"step:6": {10, []string{"f"}, []schema.CallKey{key(1, "f")}},
-		"turn:1": {11, nil, nil},
-		"step:7": {12, []string{"a"}, []schema.CallKey{key(2, "a")}},
-		"end":    {12, []string{"a"}, []schema.CallKey{key(2, "a")}},
+		"record:2": {2, []string{"a", "b", "c", "e", "f"}, []schema.CallKey{key(1, "a"), key(1, "c"), key(1, "e"), key(1, "f")}},
+		"record:4": {4, []string{"b", "c", "e", "f"}, []schema.CallKey{key(1, "c"), key(1, "e"), key(1, "f")}},
+		"record:5": {5, []string{"c", "e", "f"}, []schema.CallKey{key(1, "c"), key(1, "e"), key(1, "f")}},
+		"result:3": {8, []string{"e", "f"}, []schema.CallKey{key(1, "e"), key(1, "f")}},
+		"result:5": {10, []string{"f"}, []schema.CallKey{key(1, "f")}},
+		"turn:1":   {11, nil, nil},
+		"end":      {12, []string{"a"}, []schema.CallKey{key(2, "a")}},
 	} {
 		reply, _ := w.at("run-1", schema.ViewHead, point)
 		require.Equal(t, want.records, reply.At.Records, point)
@@ -291,7 +289,7 @@ func TestPoint_Unknown_RefusedByName(t *testing.T) {
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	x.Publish(&schema.TurnStartedData{Turn: 11}, 11)
 	for at, says := range map[string]string{
-		"seq:44": "sequence 43", "seq:2.1": "epoch 1", "turn:12": "turn 11", "turn:11": "has not ended", "step:11": "10 tool calls",
+		"seq:44": "sequence 43", "seq:2.1": "epoch 1", "turn:12": "turn 11", "turn:11": "has not ended", "result:11": "10 tool calls",
 		"mark:other": "1 marks", "event:none": "sequence 43", "checkpoint:7": "revision 7",
 	} {
 		e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at})

@@ -20,7 +20,7 @@ type historyCmd struct {
 
 // Help is the text below the flags.
 func (historyCmd) Help() string {
-	return `Points for --at: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N, end ` +
+	return `Points for --at: seq:N, seq:EPOCH.N, turn:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N, end ` +
 		`(docs/history.md). Each boundary is one while its events are kept; one with a revision has a checkpoint. The columns show the ` +
 		`state after the event of the line. A point that a rewind left behind is marked, and named by its record.`
 }
