@@ -377,7 +377,6 @@ func (h *Head) addToDigest(e *Event, p *place) {
 	}
 	h.Digest = prev.Next(p.content).String()
 	h.Counts.Events++
-	h.Counts.LonePercents += int64(e.LonePercents)
 	if e.Time != "" {
 		h.UpdatedAt = e.Time
 	}

@@ -242,9 +242,7 @@ func looksStructured(body []byte) bool {
 func decodeBinary(attrs []attribute, spec, contentType string, body []byte) (*Event, error) {
 	e := &Event{Data: body}
 	for _, a := range attrs {
-		text, lone := percentDecode(a.value)
-		e.LonePercents += lone
-		if err := e.setAttribute(a.name, text); err != nil {
+		if err := e.setAttribute(a.name, percentDecode(a.value)); err != nil {
 			return nil, err
 		}
 	}

@@ -49,10 +49,6 @@ type Event struct {
 	Extensions map[string]string
 	// Data is the payload as sent.
 	Data []byte
-
-	// LonePercents counts percent signs in header values that begin no escape, because some encoders do not escape.
-	// They are kept unchanged.
-	LonePercents int
 }
 
 // Hash is a SHA-256 sum.
@@ -64,9 +60,6 @@ func (h Hash) String() string {
 	hex.Encode(text[:], h[:])
 	return string(text[:])
 }
-
-// IsZero reports whether nothing was hashed.
-func (h Hash) IsZero() bool { return h == Hash{} }
 
 // ParseHash reads 64 lower-case hex digits; the empty text is the zero Hash, the digest of a run without events.
 func ParseHash(s string) (Hash, error) {

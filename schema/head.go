@@ -236,7 +236,6 @@ type Counts struct {
 	Forked       int64 `json:"forked,omitzero"`
 	Gaps         int64 `json:"gaps,omitzero"`
 	Unknown      int64 `json:"unknown_types,omitzero"`
-	LonePercents int64 `json:"lone_percents,omitzero"`
 }
 
 // Head is the compact state of a run at one event, bounded in size whatever the run's length. A checkpoint stores it.

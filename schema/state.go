@@ -233,16 +233,6 @@ type UnknownEvent struct {
 	Raw []byte `json:"raw,omitzero"`
 }
 
-// Decision returns the latest decision about the call, or nil. It holds for later epochs too.
-func (s *State) Decision(key CallKey) *StateDecision {
-	for i := range slices.Backward(s.Decisions) {
-		if d := &s.Decisions[i]; d.CallKey() == key {
-			return d
-		}
-	}
-	return nil
-}
-
 // Call returns the call with the key, or nil.
 func (s *State) Call(key CallKey) *Call {
 	if i := s.callAt(key); i >= 0 {
