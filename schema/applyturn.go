@@ -1,6 +1,9 @@
 package schema
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+)
 
 func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	v := Verdict{Kind: Applied, Boundary: true}
@@ -120,7 +123,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 			continue
 		}
 		h.OpenCalls = append(h.OpenCalls, OpenCall{
-			CallKey: keys[i], Name: shown(c.Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, State: CallRequested, Scope: scope,
+			CallKey: keys[i], Name: shown(c.Name, d.Refs, "/calls/"+strconv.Itoa(i)+"/name"), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, State: CallRequested, Scope: scope,
 		})
 	}
 	v.Over = h.turnOver()

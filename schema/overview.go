@@ -14,11 +14,8 @@ const (
 	// MaxOverviewText bounds a text of the turn, and MaxOverviewLine a line of the recovery instructions.
 	MaxOverviewText = 160
 	MaxOverviewLine = 240
-	// MaxOverviewName bounds a name or an id.
-	MaxOverviewName = 64
-	// MaxOverviewCalls bounds the calls of the turn in an overview, and MaxOverviewLines the lines of the
-	// instructions.
-	MaxOverviewCalls = 4
+	// MaxOverviewName bounds a name or an id, and MaxOverviewLines the lines of the instructions.
+	MaxOverviewName  = 64
 	MaxOverviewLines = 6
 )
 
@@ -33,8 +30,8 @@ type Overview struct {
 	ModelTier string `json:"model_tier,omitzero"`
 	// Tenant is the run's label of that name; see [TenantLabel].
 	Tenant string `json:"tenant,omitzero"`
-	// Turn is the current turn, or between turns the last one; nil before the first.
-	Turn *TurnOverview `json:"turn,omitzero"`
+	// Turn is the current turn, or between turns the last one; absent before the first.
+	Turn TurnOverview `json:"turn,omitzero"`
 	// Recovery describes what the next executor does; nil before the run's first event.
 	Recovery *Instructions `json:"recovery,omitzero"`
 }
@@ -42,46 +39,14 @@ type Overview struct {
 // TurnOverview is a turn in a checkpoint's overview.
 type TurnOverview struct {
 	TurnLife
-	// Input is the latest message of the turn not written by the model, and Answer the model's latest.
-	Input  *Excerpt `json:"input,omitzero"`
-	Answer *Excerpt `json:"answer,omitzero"`
-	// Latest are the latest calls of the turn, in the order of recording. Calls counts all of them.
-	Latest []CallOverview `json:"latest_calls,omitzero"`
-	// LateFailed are the calls of the turn that are in doubt and have a late failure: a settlement that adopts it
-	// counts as failed.
-	LateFailed []CallKey `json:"late_failed,omitzero"`
-}
-
-// Excerpt is the beginning of a text.
-type Excerpt struct {
-	// Text, or in parentheses why it is missing: (encrypted), (in the object store).
-	Text string `json:"text"`
-	// Cut is the number of bytes left out; 0 for a complete text.
-	Cut int64 `json:"cut_bytes,omitzero"`
-}
-
-// CallOverview is a call in a checkpoint's overview.
-type CallOverview struct {
-	Name       string `json:"name"`
-	ToolCallID string `json:"tool_call_id"`
-	Occurrence int    `json:"occurrence,omitzero"`
-	// Outcome is open, returned, failed or abandoned.
-	Outcome Outcome `json:"outcome"`
+	// Input is the latest message of the turn not written by the model, and Answer the model's latest. A text that is
+	// missing has a reason in parentheses: (encrypted), (in the object store).
+	Input  string `json:"input,omitzero"`
+	Answer string `json:"answer,omitzero"`
 }
 
 // storedElsewhere replaces a text that was moved to the object store.
 const storedElsewhere = "(in the object store)"
-
-// Clone returns a copy that shares no value that [Overview.Apply] changes.
-func (o *Overview) Clone() Overview {
-	c := *o
-	if o.Turn != nil {
-		turn := *o.Turn
-		turn.Latest, turn.LateFailed = slices.Clone(turn.Latest), slices.Clone(turn.LateFailed)
-		c.Turn = &turn
-	}
-	return c
-}
 
 // Of returns the overview to store in the head's checkpoint, with the instructions from the head. maxClaims is as for
 // [Head.Quarantined].
@@ -95,229 +60,167 @@ func (o *Overview) Of(h *Head, maxClaims int) Overview {
 
 // Apply updates the overview with a folded record, and returns the notices for observers of turns. It is pure. h is
 // the head after the record.
-func (o *Overview) Apply(h *Head, v *Verdict) []TurnNotice {
+func (o *Overview) Apply(h *Head, v *Verdict) (told []TurnNotice) {
 	if v.Kind != Applied && v.Kind != Evidence || v.Event == nil {
 		return nil
 	}
-	f := &turnFold{head: h, verdict: v}
+	tell := func(name string) {
+		o.Turn.Changes++
+		told = append(told, TurnNotice{Name: name, Data: TurnData{
+			Run: h.Run, Agent: h.Agent, TurnLife: o.Turn.TurnLife, Event: v.Event.Name(), Position: h.Position,
+		}})
+	}
+	based := false // by a fork or a rewind
 	switch d := v.Data.(type) {
 	case *RunStartedData:
-		o.Model, o.ModelTier = shortName(d.Model), shortName(d.ModelTier)
-		if d.Base != nil {
-			o.takeOver(f)
-			return f.told
-		}
+		o.Model, o.ModelTier, based = shortName(d.Model), shortName(d.ModelTier), d.Base != nil
 	case *RunResumedData:
-		if d.To != nil {
-			o.takeOver(f)
-			return f.told
-		}
+		based = d.To != nil
 	}
-	created := h.Turn != 0 && (o.Turn == nil || h.Turn > o.Turn.Turn)
+	t := &o.Turn
+	created := based || h.Turn > t.Turn
 	if created {
-		if t := o.Turn; t != nil && !t.Status.Final() {
-			f.abandon(&t.TurnLife)
-			f.count(&t.TurnLife)
-			f.finish(&t.TurnLife, TurnStatusSuperseded)
+		if !based {
+			t.count(h, v)
 		}
-		o.Turn = &TurnOverview{TurnLife: f.begin()}
+		if t.Turn != 0 && !t.Status.Final() {
+			t.end(v, TurnStatusSuperseded)
+			tell(TurnFinalized)
+		}
+		*t = TurnOverview{}
+		if h.Turn != 0 {
+			t.begin(h, v)
+		}
 	}
-	if o.Turn == nil {
-		return nil
+	switch {
+	case t.Turn == 0, based && t.Status.Final():
+		return told
+	case based:
+		tell(TurnCreated)
+		return told
 	}
-	f.settled = o.Turn.settled(v)
-	o.Turn.texts(v, f.settled)
-	f.follow(&o.Turn.TurnLife, created)
-	return f.told
+	was, open := t.TurnLife, h.TurnOpen && !h.Status.Terminal()
+	t.take(h, v)
+	t.count(h, v)
+	if open || created {
+		t.Status, t.Epoch, t.EndedAt = t.openStatus(h), h.Epoch, ""
+	}
+	switch {
+	case created, open && was.Status.Final(): // the first event of the turn, or the run was reopened
+		tell(TurnCreated)
+		if !open {
+			t.end(v, finalStatus(v))
+			tell(TurnFinalized)
+		}
+	case !open && !was.Status.Final():
+		t.Epoch = h.Epoch
+		t.end(v, finalStatus(v))
+		tell(TurnFinalized)
+	case t.TurnLife == was:
+	case open:
+		tell(TurnUpdated)
+	default:
+		tell(TurnFinalized)
+	}
+	return told
 }
 
-// takeOver begins again with the turn of a base: that of a fork, or the one that a rewind returns to. The texts of
-// the turn are in the record that the base names.
-func (o *Overview) takeOver(f *turnFold) {
-	if t := o.Turn; t != nil && !t.Status.Final() {
-		f.finish(&t.TurnLife, TurnStatusSuperseded)
-	}
-	o.Turn = nil
-	if f.head.Turn == 0 {
-		return
-	}
-	o.Turn = &TurnOverview{TurnLife: f.takenOver()}
-	if !o.Turn.Status.Final() {
-		f.tell(TurnCreated, &o.Turn.TurnLife)
-	}
-}
-
-// settled keeps late failures, and returns the outcome of a settled call: one that adopts such a failure has failed.
-func (t *TurnOverview) settled(v *Verdict) Outcome {
-	at := slices.Index(t.LateFailed, v.Call)
-	switch d := v.Data.(type) {
-	case *ToolFailedData:
-		if v.Kind == Evidence && v.Call.Turn == t.Turn {
-			t.LateFailed = append(t.LateFailed, v.Call)
-		}
-	case *ToolSettledData:
-		if at < 0 {
-			break
-		}
-		t.LateFailed = slices.Delete(t.LateFailed, at, at+1)
-		if d.How == SettledAdopted && len(d.Result) == 0 && len(d.Refs) == 0 {
-			return OutcomeFailed
-		}
-	}
-	return OutcomeReturned
-}
-
-// texts takes the texts and calls of an event of the turn. settled is the outcome of a settlement.
-func (t *TurnOverview) texts(v *Verdict, settled Outcome) {
+// take adds what an event says of the turn.
+func (t *TurnOverview) take(h *Head, v *Verdict) {
+	final, ofTurn := t.Status.Final(), v.Kind == Applied && v.Call.Turn == t.Turn
 	switch d := v.Data.(type) {
 	case *TurnStartedData:
 		if v.Superseded {
-			t.Input, t.Answer = nil, nil
+			t.Attempts++
+			t.Purpose, t.StartedAt, t.Error, t.Input, t.Answer = h.TurnPurpose, v.Event.Time, nil, "", ""
 		}
-		for i := range d.Messages {
-			t.message(&d.Messages[i], d.Refs, pathOf(d.Refs, "/messages/", i))
-		}
-	case *TurnEndedData:
-		if d.Turn != t.Turn {
-			return
-		}
-		for i := range d.Messages {
-			t.message(&d.Messages[i], d.Refs, pathOf(d.Refs, "/messages/", i))
-		}
-	case *MessageAddedData:
-		if !t.Status.Final() && (v.Event.Turn == 0 || v.Event.Turn == t.Turn) {
-			t.message(&d.Message, d.Refs, "/message")
-		}
+		t.messages(d.Messages, d.Refs)
 	case *TurnAnsweredData:
 		t.message(&d.Message, d.Refs, "/message")
+		t.Calls.Recorded += int64(len(d.Calls))
 		for i := range d.Calls {
-			outcome := OutcomeOpen
-			if d.Calls[i].Error != nil {
-				outcome = OutcomeFailed
+			if failed := d.Calls[i].Error; failed != nil {
+				t.Calls.Failed++
+				t.Error = shownError(failed, d.Refs, "/calls/"+strconv.Itoa(i)+"/error")
 			}
-			t.call(v.Calls[i], shown(d.Calls[i].Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), outcome)
+		}
+	case *TurnEndedData:
+		t.messages(d.Messages, d.Refs)
+		if d.Error != nil {
+			t.Status, t.Error = TurnStatusFailed, shownError(d.Error, d.Refs, "/error")
+		}
+	case *MessageAddedData:
+		if h.inOpenTurn(v.Event) {
+			t.message(&d.Message, d.Refs, "/message")
 		}
 	case *ToolCalledData:
-		if !v.Begun && v.Call.Turn == t.Turn {
-			t.call(v.Call, shown(d.Name, d.Refs, "/name"), OutcomeOpen)
+		if ofTurn && !v.Begun {
+			t.Calls.Recorded++
 		}
 	case *ToolReturnedData:
-		t.outcome(v, OutcomeReturned)
+		if ofTurn {
+			t.Calls.Returned++
+		}
 	case *ToolFailedData:
-		t.outcome(v, OutcomeFailed)
+		if ofTurn {
+			t.Calls.Failed++
+			t.Error = shownError(&d.Error, d.Refs, "/error")
+		}
 	case *ToolSettledData:
-		switch d.How {
-		case SettledRerun:
-		case SettledAbandoned:
-			t.outcome(v, OutcomeAbandoned)
+		switch {
+		case !ofTurn, d.How == SettledRerun:
+		case d.How == SettledAbandoned:
+			t.Calls.Abandoned++
 		default:
-			t.outcome(v, settled)
+			t.Calls.Settled++
+		}
+	case *ErrorRaisedData:
+		if !final && (d.Turn == 0 || d.Turn == t.Turn) {
+			t.Error = shownError(&d.Error, d.Refs, "/error")
+		}
+	case *RunEndedData:
+		if !final && d.Error != nil {
+			t.Error = shownError(d.Error, d.Refs, "/error")
 		}
 	}
-	for _, key := range v.Abandoned {
-		t.close(key, OutcomeAbandoned)
+	if h.TurnOpen {
+		t.Messages = h.TurnMessages
 	}
 }
 
-// message takes the text of a message of the turn. A message without text (calls and results only) keeps the earlier
+func (t *TurnOverview) messages(list []Message, refs []Ref) {
+	for i := range list {
+		t.message(&list[i], refs, "/messages/"+strconv.Itoa(i))
+	}
+}
+
+// message takes the texts of a message of the turn. A message without text (calls and results only) keeps the earlier
 // text.
-func (t *TurnOverview) message(m *Message, refs []Ref, at string) {
-	if m.Role == RoleTool || m.Role == RoleSystem {
-		return
-	}
-	text := excerptOf(m, refs, at)
-	switch {
-	case text == nil:
-	case m.Role == RoleAssistant:
-		t.Answer = text
-	default:
-		t.Input = text
-	}
-}
-
-// call adds a call, and drops the oldest if there is no room.
-func (t *TurnOverview) call(key CallKey, name string, outcome Outcome) {
-	c := CallOverview{Name: shortName(name), ToolCallID: shortName(key.ToolCallID), Outcome: outcome}
-	if key.Occurrence > 1 {
-		c.Occurrence = key.Occurrence
-	}
-	if len(t.Latest) >= MaxOverviewCalls {
-		t.Latest = slices.Delete(t.Latest, 0, len(t.Latest)-MaxOverviewCalls+1)
-	}
-	t.Latest = append(t.Latest, c)
-}
-
-func (t *TurnOverview) outcome(v *Verdict, outcome Outcome) {
-	if v.Kind == Applied {
-		t.close(v.Call, outcome)
-	}
-}
-
-func (t *TurnOverview) close(key CallKey, outcome Outcome) {
-	if key.Turn != t.Turn {
-		return
-	}
-	id, occurrence := shortName(key.ToolCallID), key.Occurrence
-	if occurrence == 1 {
-		occurrence = 0
-	}
-	for i := range t.Latest {
-		if c := &t.Latest[i]; c.ToolCallID == id && c.Occurrence == occurrence && c.Outcome == OutcomeOpen {
-			c.Outcome = outcome
-			return
-		}
-	}
-}
-
-// excerptOf is the beginning of a message's text, nil for a message without text.
-func excerptOf(m *Message, refs []Ref, at string) *Excerpt {
-	var text strings.Builder
-	cut, found := int64(0), false
-	add := func(s string) {
-		found = true
-		if text.Len() > 0 && s != "" {
-			s = " " + s
-		}
-		head := shorten(s, MaxOverviewText-text.Len())
-		text.WriteString(head)
-		cut += int64(len(s) - len(head))
-	}
+func (t *TurnOverview) message(m *Message, refs []Ref, path string) {
+	var texts []string
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		if p.Type != PartText {
 			continue
 		}
-		switch ref := refAbove(refs, pathOf(refs, at+"/parts/", i)+"/content"); {
-		case ref != nil && ref.KeyID != "":
-			add(EncryptedText)
-		case ref != nil:
-			add(storedElsewhere)
+		content := path + "/parts/" + strconv.Itoa(i) + "/content"
+		ref := slices.IndexFunc(refs, func(r Ref) bool { return at(content, r.Path) })
+		switch {
+		case ref >= 0 && refs[ref].KeyID != "":
+			texts = append(texts, EncryptedText)
+		case ref >= 0:
+			texts = append(texts, storedElsewhere)
 		case p.Content != nil:
-			add(*p.Content)
+			texts = append(texts, *p.Content)
 		}
 	}
-	if !found {
-		return nil
+	switch text := shortLine(strings.Join(texts, " "), MaxOverviewText); {
+	case len(texts) == 0, m.Role == RoleTool, m.Role == RoleSystem:
+	case m.Role == RoleAssistant:
+		t.Answer = text
+	default:
+		t.Input = text
 	}
-	return &Excerpt{Text: harmless(text.String()), Cut: cut}
-}
-
-// pathOf is the path of an element, or "" if there are no refs, as it is not needed then.
-func pathOf(refs []Ref, list string, i int) string {
-	if len(refs) == 0 {
-		return ""
-	}
-	return list + strconv.Itoa(i)
-}
-
-// refAbove returns the ref of a field or of a field that contains it.
-func refAbove(refs []Ref, path string) *Ref {
-	for i := range refs {
-		if rest, ok := strings.CutPrefix(path, refs[i].Path); ok && (rest == "" || rest[0] == '/') {
-			return &refs[i]
-		}
-	}
-	return nil
 }
 
 // shorten cuts a text at a character boundary.
@@ -332,29 +235,18 @@ func shorten(s string, limit int) string {
 	return s[:limit]
 }
 
-// shortLine returns a text of at most limit bytes, with an ellipsis if it was cut.
+// shortLine returns a text of at most limit bytes, with an ellipsis if it was cut. Spaces replace control characters, so
+// that they do not affect a terminal, and a byte takes at most two in JSON.
 func shortLine(s string, limit int) string {
-	if len(s) > limit {
-		s = shorten(s, limit-len("…")) + "…"
-	}
-	return harmless(s)
-}
-
-func shortName(s string) string { return shortLine(s, MaxOverviewName) }
-
-// harmless replaces control characters by spaces, so that they do not affect a terminal, and a byte takes at most two
-// in JSON.
-func harmless(s string) string {
-	if !strings.ContainsFunc(s, isForbidden) {
-		return s
-	}
 	return strings.Map(func(r rune) rune {
 		if isForbidden(r) {
 			return ' '
 		}
 		return r
-	}, s)
+	}, Cut(s, limit-len("…")))
 }
+
+func shortName(s string) string { return shortLine(s, MaxOverviewName) }
 
 // DerivedID is the id of an event derived from another, with a suffix that names it. If it would be too long, a hash
 // replaces the event's id.

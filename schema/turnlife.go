@@ -61,9 +61,11 @@ type TurnCallCounts struct {
 	Open    int64 `json:"open,omitzero"`
 	Begun   int64 `json:"begun,omitzero"`
 	InDoubt int64 `json:"in_doubt,omitzero"`
-	// Returned calls have a result, also by settlement.
+	// Returned calls have a result.
 	Returned int64 `json:"returned,omitzero"`
 	Failed   int64 `json:"failed,omitzero"`
+	// Settled calls have the outcome of a settlement.
+	Settled int64 `json:"settled,omitzero"`
 	// Abandoned calls were settled without a result, or were not begun before the turn or the run ended.
 	Abandoned int64 `json:"abandoned,omitzero"`
 }
@@ -91,34 +93,35 @@ func TurnNoticeID(event, name string, turn int32) string {
 	return DerivedID(event, strconv.Itoa(int(turn))+"."+name)
 }
 
-// turnFold updates the life of the current turn by one event.
-type turnFold struct {
-	head    *Head
-	verdict *Verdict
-	told    []TurnNotice
-	// settled is the outcome of a call's settlement.
-	settled Outcome
+// begin makes the life that of the head's turn at its first event, or at the base that the event names. The base does not
+// have the outcomes of its closed calls.
+func (l *TurnLife) begin(h *Head, v *Verdict) {
+	*l = TurnLife{Turn: h.Turn, Status: l.openStatus(h), Purpose: h.TurnPurpose, Epoch: h.Epoch, Attempts: 1, StartedAt: v.Event.Time}
+	switch d := v.Data.(type) {
+	case *TurnAnsweredData:
+		l.StartedAt = earlier(l.StartedAt, d.DurationMS)
+	case *RunStartedData, *RunResumedData:
+		l.count(h, v)
+		l.Calls.Recorded, l.Messages = l.Calls.Open+int64(len(h.TurnCalls)), h.TurnMessages
+		if !h.TurnOpen {
+			l.Status, l.StartedAt = TurnStatusCompleted, ""
+		}
+	}
 }
 
-// tell adds a notice, and counts it as a change of the turn.
-func (f *turnFold) tell(name string, l *TurnLife) {
-	l.Changes++
-	f.told = append(f.told, TurnNotice{Name: name, Data: TurnData{
-		Run: f.head.Run, Agent: f.head.Agent, TurnLife: *l, Event: f.verdict.Event.Name(), Position: f.head.Position,
-	}})
+// openStatus is the status of the head's turn if it is open.
+func (l *TurnLife) openStatus(h *Head) TurnStatus {
+	if h.TurnAnswered {
+		return TurnStatusAnswered
+	}
+	return TurnStatusOpen
 }
 
-// finish ends a turn and adds a notice.
-func (f *turnFold) finish(l *TurnLife, status TurnStatus) {
-	l.Status, l.EndedAt = status, f.verdict.Event.Time
-	f.tell(TurnFinalized, l)
-}
-
-// count counts the open calls of the turn.
-func (f *turnFold) count(l *TurnLife) {
+// count counts the open calls of the turn, and those that the event abandoned.
+func (l *TurnLife) count(h *Head, v *Verdict) {
 	l.Calls.Open, l.Calls.Begun, l.Calls.InDoubt = 0, 0, 0
-	for i := range f.head.OpenCalls {
-		c := &f.head.OpenCalls[i]
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
 		if c.Turn != l.Turn {
 			continue
 		}
@@ -130,28 +133,27 @@ func (f *turnFold) count(l *TurnLife) {
 			l.Calls.InDoubt++
 		}
 	}
-}
-
-// abandon counts the requested calls of the turn that the event closed without an outcome.
-func (f *turnFold) abandon(l *TurnLife) {
-	for _, key := range f.verdict.Abandoned {
+	for _, key := range v.Abandoned {
 		if key.Turn == l.Turn {
 			l.Calls.Abandoned++
 		}
 	}
 }
 
-// begin returns the life of the head's turn at its first event.
-func (f *turnFold) begin() TurnLife {
-	h := f.head
-	l := TurnLife{Turn: h.Turn, Status: TurnStatusOpen, Purpose: h.TurnPurpose, Epoch: h.Epoch, Attempts: 1, StartedAt: f.verdict.Event.Time}
-	if h.TurnAnswered {
-		l.Status = TurnStatusAnswered
+// end ends the turn with an event.
+func (l *TurnLife) end(v *Verdict, status TurnStatus) { l.Status, l.EndedAt = status, v.Event.Time }
+
+// finalStatus is the status of a turn that an event ended.
+func finalStatus(v *Verdict) TurnStatus {
+	switch d := v.Data.(type) {
+	case *TurnEndedData:
+		if d.Error != nil {
+			return TurnStatusFailed
+		}
+	case *RunEndedData:
+		return TurnStatus(d.Status)
 	}
-	if d, ok := f.verdict.Data.(*TurnAnsweredData); ok {
-		l.StartedAt = earlier(l.StartedAt, d.DurationMS)
-	}
-	return l
+	return TurnStatusCompleted
 }
 
 // earlier returns a time minus a number of milliseconds. It returns the time unchanged if it cannot be parsed or has
@@ -165,129 +167,6 @@ func earlier(at string, ms int64) string {
 		return at
 	}
 	return FormatTime(t)
-}
-
-// takenOver returns the life of a turn that the head took over from a base, by a fork or a rewind. The base does not
-// have the outcomes of its closed calls.
-func (f *turnFold) takenOver() TurnLife {
-	l := f.begin()
-	f.count(&l)
-	l.Calls.Recorded, l.Messages = l.Calls.Open+int64(len(f.head.TurnCalls)), f.head.TurnMessages
-	if !f.head.TurnOpen {
-		l.Status, l.StartedAt = TurnStatusCompleted, ""
-	}
-	return l
-}
-
-// follow changes the life of the current turn by an applied event. created says that it is the turn's first.
-func (f *turnFold) follow(l *TurnLife, created bool) {
-	h, v := f.head, f.verdict
-	was := *l
-	if !was.Status.Final() {
-		l.Epoch = h.Epoch
-	}
-	switch d := v.Data.(type) {
-	case *TurnStartedData:
-		if v.Superseded {
-			l.Attempts++
-			l.Status, l.Purpose, l.StartedAt, l.Error = TurnStatusOpen, h.TurnPurpose, v.Event.Time, nil
-		}
-	case *TurnAnsweredData:
-		l.Status = TurnStatusAnswered
-		l.Calls.Recorded += int64(len(d.Calls))
-		for i := range d.Calls {
-			if failed := d.Calls[i].Error; failed != nil {
-				l.Calls.Failed++
-				l.Error = shownError(failed, d.Refs, "/calls/"+strconv.Itoa(i)+"/error")
-			}
-		}
-	case *ToolCalledData:
-		if !v.Begun && v.Call.Turn == l.Turn {
-			l.Calls.Recorded++
-		}
-	case *ToolReturnedData:
-		if v.Kind == Applied && v.Call.Turn == l.Turn {
-			l.Calls.Returned++
-		}
-	case *ToolFailedData:
-		if v.Kind == Applied && v.Call.Turn == l.Turn {
-			l.Calls.Failed++
-			l.Error = shownError(&d.Error, d.Refs, "/error")
-		}
-	case *ToolSettledData:
-		switch {
-		case v.Call.Turn != l.Turn || d.How == SettledRerun:
-		case d.How == SettledAbandoned:
-			l.Calls.Abandoned++
-		case f.settled == OutcomeFailed:
-			l.Calls.Failed++
-		default:
-			l.Calls.Returned++
-		}
-	case *ErrorRaisedData:
-		if !was.Status.Final() && (d.Turn == 0 || d.Turn == l.Turn) {
-			l.Error = shownError(&d.Error, d.Refs, "/error")
-		}
-	case *TurnEndedData:
-		if d.Turn == l.Turn && d.Error != nil {
-			l.Error = shownError(d.Error, d.Refs, "/error")
-			if was.Status.Final() {
-				l.Status = TurnStatusFailed // it had ended with the last outcome of its calls
-			}
-		}
-	case *RunEndedData:
-		if d.Error != nil && !was.Status.Final() {
-			l.Error = shownError(d.Error, d.Refs, "/error")
-		}
-	}
-	if h.TurnOpen {
-		l.Messages = h.TurnMessages
-	}
-	f.abandon(l)
-	f.count(l)
-	f.conclude(l, &was, created)
-}
-
-// conclude adds the notices about the event's effect on the turn.
-func (f *turnFold) conclude(l, was *TurnLife, created bool) {
-	final := TurnStatus("")
-	switch d := f.verdict.Data.(type) {
-	case *TurnEndedData:
-		if final = TurnStatusCompleted; d.Error != nil {
-			final = TurnStatusFailed
-		}
-	case *RunEndedData:
-		switch f.head.Status {
-		case StatusFailed:
-			final = TurnStatusFailed
-		case StatusCancelled:
-			final = TurnStatusCancelled
-		default:
-			final = TurnStatusCompleted
-		}
-	default:
-		if f.verdict.Over {
-			final = TurnStatusCompleted
-		}
-	}
-	if created {
-		f.tell(TurnCreated, l)
-	}
-	switch {
-	case was.Status.Final() && f.head.TurnOpen && !f.head.Status.Terminal(): // the run was reopened
-		l.Status, l.EndedAt, l.Epoch = TurnStatusOpen, "", f.head.Epoch
-		if f.head.TurnAnswered {
-			l.Status = TurnStatusAnswered
-		}
-		f.tell(TurnCreated, l)
-	case !was.Status.Final() && final != "":
-		f.finish(l, final)
-	case created, *l == *was:
-	case was.Status.Final():
-		f.tell(TurnFinalized, l)
-	default:
-		f.tell(TurnUpdated, l)
-	}
 }
 
 // shownError is an error for people: its texts are cut, and encrypted errors are left out.

@@ -222,7 +222,6 @@ func TestOverview_AnyLogWithoutRewinds_CountsAsTheStateDoes(t *testing.T) {
 				continue
 			}
 			turn := overview.Turn
-			require.NotNil(t, turn)
 			require.Equal(t, h.Turn, turn.Turn)
 			require.Equal(t, h.TurnOpen && !h.Status.Terminal(), !turn.Status.Final(), "behind %s", v.Event)
 			require.Equal(t, state.Turns[len(state.Turns)-1].Attempts, turn.Attempts)
@@ -232,15 +231,18 @@ func TestOverview_AnyLogWithoutRewinds_CountsAsTheStateDoes(t *testing.T) {
 					continue
 				}
 				want.Recorded++
-				switch c.Outcome {
-				case schema.OutcomeOpen:
+				n := len(c.Settlements)
+				switch {
+				case c.Outcome == schema.OutcomeOpen:
 					want.Open++
-				case schema.OutcomeReturned:
-					want.Returned++
-				case schema.OutcomeFailed:
-					want.Failed++
-				case schema.OutcomeAbandoned:
+				case c.Outcome == schema.OutcomeAbandoned:
 					want.Abandoned++
+				case n > 0 && c.Settlements[n-1] != schema.SettledRerun:
+					want.Settled++
+				case c.Outcome == schema.OutcomeReturned:
+					want.Returned++
+				default:
+					want.Failed++
 				}
 			}
 			got := turn.Calls
@@ -299,21 +301,18 @@ func requirePlanned(t require.TestingT, line string, calls []schema.PlanCall) {
 func TestOverview_TextsOfATurn_AreCutAndSaySo(t *testing.T) {
 	r := newShownRun(t)
 	long := strings.Repeat("é", schema.MaxOverviewText)
-	r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1", Model: "m-1", ModelTier: "large", Labels: map[string]string{"tenant": "acme", "k": "v"}}, 0)
+	r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1", Model: "m-1", ModelTier: strings.Repeat("e", 100), Labels: map[string]string{"tenant": "acme", "k": "v"}}, 0)
 	r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("x" + long)}}, 1)
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(schema.Reasoning("hm"), schema.Text("a\x1b[2Jb\nc"), schema.Text("d")), Calls: []schema.RequestedCall{
-		{ToolCallID: "c1", Name: "a"}, {ToolCallID: "c2", Name: "b"}, {ToolCallID: "c3", Name: "c"}, {ToolCallID: "c4", Name: "d"}, {ToolCallID: "c5", Name: strings.Repeat("e", 100)},
+		{ToolCallID: "c1", Name: "a"}, {ToolCallID: "c2", Name: "b"},
 	}}, 1)
 	o := r.catchUp().overview.Of(&r.head, 0)
 	require.Equal(t, "m-1", o.Model)
-	require.Equal(t, "large", o.ModelTier)
+	require.Equal(t, strings.Repeat("e", schema.MaxOverviewName-len("…"))+"…", o.ModelTier)
 	require.Equal(t, "acme", o.Tenant)
-	require.Equal(t, &schema.Excerpt{Text: "x" + strings.Repeat("é", (schema.MaxOverviewText-1)/2), Cut: int64(2*schema.MaxOverviewText + 1 - schema.MaxOverviewText + 1)}, o.Turn.Input)
-	require.Equal(t, &schema.Excerpt{Text: "a [2Jb c d"}, o.Turn.Answer, "control characters are spaces, and reasoning is left out")
-	require.Len(t, o.Turn.Latest, schema.MaxOverviewCalls)
-	require.Equal(t, "c2", o.Turn.Latest[0].ToolCallID, "the latest are kept")
-	require.Equal(t, strings.Repeat("e", schema.MaxOverviewName-len("…"))+"…", o.Turn.Latest[3].Name)
-	require.EqualValues(t, 5, o.Turn.Calls.Recorded)
+	require.Equal(t, "x"+strings.Repeat("é", (schema.MaxOverviewText-1-len("…"))/2)+"…", o.Turn.Input)
+	require.Equal(t, "a [2Jb c d", o.Turn.Answer, "control characters are spaces, and reasoning is left out")
+	require.EqualValues(t, 2, o.Turn.Calls.Recorded)
 }
 
 func TestOverview_EncryptedAndStoredTexts_AreNotInIt(t *testing.T) {
@@ -334,8 +333,8 @@ func TestOverview_EncryptedAndStoredTexts_AreNotInIt(t *testing.T) {
 		ToolCallID: "c1", Error: schema.Error{Type: "io", Message: secret}, Refs: []schema.Ref{{Path: "/error/message", KeyID: "k1", Codec: "aes"}},
 	}, 1)
 	o := r.catchUp().overview.Of(&r.head, 0)
-	require.Equal(t, "(in the object store) (encrypted)", o.Turn.Input.Text)
-	require.Equal(t, schema.EncryptedText, o.Turn.Answer.Text)
+	require.Equal(t, "(in the object store) (encrypted)", o.Turn.Input)
+	require.Equal(t, schema.EncryptedText, o.Turn.Answer)
 	require.Equal(t, &schema.Error{Type: "io", Message: schema.EncryptedText}, o.Turn.Error)
 	text, err := json.Marshal(&o)
 	require.NoError(t, err)
@@ -359,5 +358,5 @@ func TestOverview_RewindBehindAnOpenTurn_FinalizesIt(t *testing.T) {
 		"turn.created 1 open by turn.started", "turn.finalized 1 completed by turn.ended", "turn.created 2 open by turn.started",
 		"turn.finalized 2 superseded by run.resumed", "turn.created 1 open by run.resumed",
 	}, r.catchUp().told)
-	require.Nil(t, r.overview.Turn.Input, "abandoned messages are not shown")
+	require.Empty(t, r.overview.Turn.Input, "abandoned messages are not shown")
 }

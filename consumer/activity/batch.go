@@ -42,10 +42,7 @@ type Watch struct {
 func (w *Watch) Before(h *schema.Head, o *schema.Overview) {
 	w.status, w.updated = h.Status, h.UpdatedAt
 	w.calls = append(w.calls[:0], h.OpenCalls...)
-	w.turn, w.final = 0, true
-	if o.Turn != nil {
-		w.turn, w.final = o.Turn.Turn, o.Turn.Status.Final()
-	}
+	w.turn, w.final = o.Turn.Turn, o.Turn.Turn == 0 || o.Turn.Status.Final()
 }
 
 // Accepted adds an accepted event to a batch. h is the head after it, turns are the notices of its turns. alone is

@@ -94,7 +94,7 @@ func TestTurnNotices_WorkerChangesWithinATurn_AreCountedOn(t *testing.T) {
 	c := w.Await("the end of the turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
 	_, overview := x.Shown()
 	require.Equal(t, overview, c.Overview)
-	require.Equal(t, "go on", c.Overview.Turn.Input.Text)
+	require.Equal(t, "go on", c.Overview.Turn.Input)
 }
 
 // The segments have the purged events: a checkpoint made from them shows people the same.

@@ -47,7 +47,7 @@ func limitRows() [][3]string {
 		{"latest events that are searched for duplicates", count(schema.WindowEvents), "an older sequence is `stale`"},
 		{"a checkpoint", size(schema.MaxCheckpoint), "follows from the above; an ordinary one is below 4 KiB"},
 		{"texts of a turn in a checkpoint; names; instructions", fmt.Sprintf("%d; %d; %d bytes", schema.MaxOverviewText, schema.MaxOverviewName, schema.MaxOverviewLine), "cut, with a mark"},
-		{"calls of a turn in a checkpoint's overview; lines of its instructions", fmt.Sprintf("%d; %d", schema.MaxOverviewCalls, schema.MaxOverviewLines), "the latest calls; the rest is counted"},
+		{"lines of the instructions in a checkpoint", count(schema.MaxOverviewLines), "the rest is counted"},
 		{"a segment as stored; before compression", size(schema.MaxSegment) + "; " + size(schema.MaxSegmentRaw), ""},
 		{"Fleet", "", ""},
 		{"log of a shard (quota)", size(kvstore.DefaultQuotaBytes), "`serve --quota`; half of a smaller disk; full: publishing waits, then `ErrFleetFull`"},

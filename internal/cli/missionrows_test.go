@@ -34,7 +34,7 @@ var missionRowsTo18 = []missionRow{
 		[]shown{
 			{command: `nats kv ls WAYMARK_CHECKPOINTS_default_0 '*'`, want: []string{`^fix-login$`, `^invoice$`}, not: []string{`\.`}},
 			{command: `nats kv get WAYMARK_CHECKPOINTS_default_0 invoice --raw | jq .overview`, want: []string{
-				`"model_tier": "large"`, `"tenant": "acme"`, `"turn": 2`, `"text": "I pay\."`, `"next": "wait"`, `"call b \(pay\) of turn 2: hold, .*waymark plan invoice"`,
+				`"model_tier": "large"`, `"tenant": "acme"`, `"turn": 2`, `"answer": "I pay\."`, `"next": "wait"`, `"call b \(pay\) of turn 2: hold, .*waymark plan invoice"`,
 			}},
 		},
 	},

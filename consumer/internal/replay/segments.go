@@ -26,7 +26,7 @@ func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Conte
 		}
 		before, shown := head.Clone(), schema.Overview{}
 		if overview != nil {
-			shown = overview.Clone()
+			shown = *overview
 		}
 		info, err := segment(keys, head, overview, run, n, stored, each)
 		if err != nil {
