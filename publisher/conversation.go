@@ -12,12 +12,7 @@ import (
 // Conversation returns the messages for the model's next request: [schema.State.Conversation] of the run's state, with
 // large fields loaded. It returns [ErrBlob], and [ErrEncrypted] if the record has cipher text.
 func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
-	return r.conversationAhead(ctx, nil)
-}
-
-// conversationAhead is Conversation once the outcomes of calls are durable.
-func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) ([]schema.Message, error) {
-	state, err := r.loaded(ctx, outcomes...)
+	state, err := r.loaded(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("conversation of run %s: %w", r.id, err)
 	}
@@ -83,12 +78,9 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 	return of
 }
 
-// loaded is [Run.State] with its large fields loaded, once the outcomes of calls are durable.
-func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.State, error) {
-	state, err := with2(r.ledger, func(l *ledger) (*schema.State, error) { return l.foreseen(outcomes) })
-	if err != nil {
-		return nil, err
-	}
+// loaded is [Run.State] with its large fields loaded.
+func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
+	state := r.State()
 	return state, r.fleet.load(ctx, state)
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/base/pause"
@@ -268,9 +267,6 @@ func failureFor(t transition, cause error) *schema.Error {
 // recordedError converts an error for the record and shortens it.
 func recordedError(cause error) *schema.Error {
 	failure := failureOf(cause)
-	failure.Message = strings.ToValidUTF8(failure.Message, "\uFFFD")
-	if len(failure.Message) > maxFailureText {
-		failure.Message = strings.ToValidUTF8(failure.Message[:maxFailureText], "") + "…"
-	}
+	failure.Message = clipped(failure.Message, maxFailureText)
 	return &failure
 }

@@ -74,25 +74,6 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply, now tim
 	return nil
 }
 
-// foreseen is a copy of the state as it will be once the outcomes of calls are durable.
-func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
-	state, writer := l.fold.state.Clone(), l.writer
-	fold := localFold{run: l.run, state: state, head: &state.Head}
-	for _, o := range outcomes {
-		if openCall(fold.head, o.key) == nil {
-			continue // already durable
-		}
-		it := o.draft.seal(&writer, writer.Last+1)
-		if it.verdict = fold.applyItem(it, 0); it.verdict.Kind == schema.Rejected {
-			return nil, fmt.Errorf("run %s: %w", l.run, rejectedError(it))
-		}
-		if err := writer.Commit(it.event); err != nil {
-			return nil, fmt.Errorf("run %s: %w", l.run, err)
-		}
-	}
-	return state, nil
-}
-
 // err returns the error that ended the handle, or [ErrUnresolved], or nil.
 func (l *ledger) err() error {
 	if l.stage == handleUnresolved {

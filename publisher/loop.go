@@ -61,9 +61,7 @@ type ModelRequest struct {
 //   - the first turn begins with System and the task of the run;
 //   - an answer is recorded before any of its tools runs, and the model is not asked again for a recorded answer;
 //   - tools run in [Turn.Tool], which returns recorded results and treats calls in doubt by the tool's policy;
-//   - the model sees results as recorded. Results of pure and idempotent tools may still be on their way to the log
-//     meanwhile: the answer is recorded after them, or dropped. So an executor that dies loses at most one request; see
-//     AwaitResults;
+//   - the model is asked once all results are recorded, and sees them as recorded;
 //   - the model sees that a call failed, was denied or was abandoned, that a pure or idempotent call timed out, and
 //     that arguments do not match the tool's schema. A held call makes the run wait for a person.
 //
@@ -116,11 +114,6 @@ type Loop struct {
 	// Parallel is the maximum number of concurrent calls, among consecutive calls of one answer whose tools allow it; 0
 	// means 8.
 	Parallel int
-	// AwaitResults asks the model only once all results are durable. Set it if the model's provider keeps the
-	// conversation or runs tools itself: then a request has an effect even if its answer is dropped. Otherwise the loop
-	// asks the model, one request ahead, while results of pure and idempotent tools are on their way to the log. If a
-	// result cannot be recorded, or the run was taken over, the loop cancels the request and drops its answer.
-	AwaitResults bool
 }
 
 // Validate returns [ErrConfig] for an invalid loop.
@@ -163,7 +156,7 @@ func (l *Loop) prepare() error {
 
 // Work does the rest of a run's work; it is a [Work]. In addition to the errors of the run's own methods it returns
 // those of [Loop.Validate], and the model's last error.
-func (l Loop) Work(ctx context.Context, run *Run) (err error) {
+func (l Loop) Work(ctx context.Context, run *Run) error {
 	if err := l.prepare(); err != nil {
 		return err
 	}
@@ -178,13 +171,12 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := run.Sync(ctx); err != nil { // read settlements and answers before any work
 		return err
 	}
-	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools)), recording: newRecording()}
-	defer func() { err = cmp.Or(err, loop.recorded()) }()
+	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools))}
 	for i := range l.Tools {
 		loop.tools[l.Tools[i].Name] = &l.Tools[i]
 	}
 	for {
-		if done, err := loop.step(ctx); done || err != nil && !errors.Is(err, errOvertaken) {
+		if done, err := loop.step(ctx); done || err != nil {
 			return err
 		}
 	}
@@ -204,8 +196,6 @@ type looping struct {
 	Loop
 	run   *Run
 	tools map[string]*Tool
-	// recording are the outcomes on their way to the log.
-	recording *recording
 	// limit for which this loop started the latest turn; empty for none.
 	limit string
 	// given are the arguments of the turn's calls as the model wrote them: in the record, a redaction may have changed
@@ -218,7 +208,7 @@ type looping struct {
 
 // step does the next step according to the record: the calls of the latest answer, or the next request.
 func (l *looping) step(ctx context.Context) (done bool, err error) {
-	if err := cmp.Or(l.actEarlier(ctx), l.recorded()); err != nil {
+	if err := l.actEarlier(ctx); err != nil {
 		return false, err
 	}
 	head := l.run.Head()
@@ -233,9 +223,6 @@ func (l *looping) step(ctx context.Context) (done bool, err error) {
 	}
 	recorded := l.recordedLimit()
 	if limit.Kind != "" && limit.Kind != recorded {
-		if err := l.recorded(); err != nil {
-			return false, err
-		}
 		if err := l.run.Limit(ctx, limit.Kind, limit.Value, limit.Maximum); err != nil {
 			return false, err
 		}
@@ -301,9 +288,6 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	late := l.signalled() // at a limit
 	// end ends the run with the model's last text, which only this function loads.
 	end := func(with RunEnd, publish func(RunEnd) error) (bool, error) {
-		if err := l.recorded(); err != nil {
-			return false, err
-		}
 		said, err := l.run.lastAnswer(ctx)
 		if err != nil {
 			return false, err
@@ -416,9 +400,6 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 
 // compact replaces the conversation through the latest finished turn by a summary.
 func (l *looping) compact(ctx context.Context, tokens int64) error {
-	if err := l.recorded(); err != nil {
-		return err
-	}
 	head := l.run.Head()
 	through := head.Turn
 	if head.TurnOpen {

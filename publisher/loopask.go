@@ -20,30 +20,20 @@ import (
 
 // ask asks the model in the next turn, or again in a turn without an answer, and records its answer.
 func (l *looping) ask(ctx context.Context, limit string) error {
-	heard := limit == "" && l.signalled()
-	if l.AwaitResults || limit != "" || heard {
-		if err := l.recorded(); err != nil {
-			return err
-		}
-	}
-	turn, err := l.startTurn(ctx, limit, heard) // publishes nothing directly after calls, unless there is a limit or a signal
+	turn, err := l.startTurn(ctx, limit, limit == "" && l.signalled())
 	if err != nil {
 		return err
 	}
-	conversation, err := l.run.conversationAhead(ctx, l.recording.ahead())
+	conversation, err := l.run.Conversation(ctx)
 	if err != nil {
-		return cmp.Or(l.recorded(), err)
+		return err
 	}
 	request := ModelRequest{Run: l.run.id, Turn: turn.number, Messages: conversation, Tools: slices.Clone(l.Tools), Limit: limit}
 	if limit != "" {
 		request.Tools = slices.DeleteFunc(request.Tools, func(t Tool) bool { return t.Name != l.Complete })
 	}
 	answer, err := l.askModel(ctx, request)
-	// An answer is recorded after the results that its model saw, or not at all.
-	switch failed := l.recorded(); {
-	case failed != nil:
-		return failed
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("model in %s: %w", turn, err)
 	}
 	answer = l.complete(turn, answer, limit != "")
@@ -165,7 +155,7 @@ func (l *looping) leftOff() (left bool) {
 
 // askModel asks until there is an answer, no try is left, or an answer would be useless.
 func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
-	ctx, cancel := l.recording.context(ctx, l.run)
+	ctx, cancel := l.run.Context(ctx)
 	defer cancel()
 	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
 	for try := 1; ; try++ {
@@ -277,10 +267,11 @@ func tooDeep(arguments []byte) bool {
 
 // clipped is a text, cut off after so many bytes.
 func clipped(text string, most int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) > most {
-		text = text[:most] + "…"
+		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return text
 }
 
 // within calls a user's function that may take so long; 0 means as long as ctx lasts.

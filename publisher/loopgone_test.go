@@ -63,6 +63,7 @@ func TestLoop_ErrorsOfTools_AreShown(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %.300v", name, err)
 		}
+		require.Equal(t, schema.OutcomeFailed, run.State().Calls[0].Outcome, name)
 	}
 }
 

@@ -61,9 +61,6 @@ func (l *looping) handOver(ctx context.Context, calls []ToolCall, results []call
 	if !accepted && call == nil {
 		return false, nil
 	}
-	if err := l.recorded(); err != nil {
-		return false, err
-	}
 	if !accepted {
 		if offer, err = l.offerBy(ctx, call); err != nil {
 			return false, err

@@ -18,21 +18,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A loop dies at each of its events, before it is sent and before it is acknowledged, in each tool, and in each request to the model, with
-// the results before it on their way, stored and lost. The next executor comes to the same conversation; a side effect happens once, or its
-// call is held; the model is asked again only for an answer that was not stored, once.
+// A loop dies at each of its events, before it is sent and before it is acknowledged, in each tool, and in each request to the model. The
+// next executor comes to the same conversation; a side effect happens once, or its call is held; the model is asked again only for an
+// answer that was not stored, once.
 func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 	t.Parallel()
-	for name, await := range map[string]bool{"results on their way": false, "results awaited": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dieAnywhere(t, await)
-		})
-	}
-}
-
-func dieAnywhere(t *testing.T, await bool) {
-	t.Helper()
 	w := newWorld(t)
 	w.serve()
 	m := func() *scripted {
@@ -51,7 +41,7 @@ func dieAnywhere(t *testing.T, await bool) {
 			})
 		}
 		loop := publisher.Loop{
-			Model: model, System: "Work.", Complete: "submit", MaxTurns: 20, Parallel: 1, AwaitResults: await,
+			Model: model, System: "Work.", Complete: "submit", MaxTurns: 20, Parallel: 1,
 			Tools: []publisher.Tool{tool("look", publisher.Pure), tool("mail", publisher.Hold), tool("put", publisher.Idempotent), submit()},
 		}
 		return loop.Work(ctx, run)
@@ -62,9 +52,7 @@ func dieAnywhere(t *testing.T, await bool) {
 		sent bool
 		tool int64 // the nth tool
 		ask  int   // the nth request to the model
-		lost bool  // with the result of the last tool before it
 	}
-	lastTool := map[int]int64{2: 3, 3: 5} // before the nth request
 	deaths := []death{{}}
 	for n := range int64(events) {
 		deaths = append(deaths, death{nth: n + 1}, death{nth: n + 1, sent: true})
@@ -74,22 +62,19 @@ func dieAnywhere(t *testing.T, await bool) {
 	}
 	for n := range 3 {
 		deaths = append(deaths, death{ask: n + 1})
-		if !await && lastTool[n+1] > 0 {
-			deaths = append(deaths, death{ask: n + 1, lost: true})
-		}
 	}
 	var want []schema.Message
 	held := 0
 	for i, d := range deaths {
 		name, id, m := fmt.Sprintf("%+v", d), fmt.Sprint("r", i), m()
 		effects := map[string]int{}
-		var dead, mute atomic.Bool
+		var dead atomic.Bool
 		ctx, die := context.WithCancel(t.Context())
 		left := new(atomic.Int64)
 		left.Store(d.nth)
 		subject := []byte("HPUB " + w.names.EventSubject(id) + " ")
 		nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.NoReconnect(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), nats.SetCustomDialer(dialer(func(c net.Conn) net.Conn {
-			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead, mute: &mute}
+			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead}
 		})))...)
 		require.NoError(t, err)
 		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 500 * time.Millisecond, RequestTimeout: 500 * time.Millisecond})
@@ -115,7 +100,6 @@ func dieAnywhere(t *testing.T, await bool) {
 				if nthTool++; nthTool == d.tool {
 					end()
 				}
-				mute.Store(d.lost && nthTool == lastTool[d.ask])
 			})
 		}
 		die()

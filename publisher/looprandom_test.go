@@ -97,7 +97,6 @@ func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.R
 	}
 	loop := publisher.Loop{
 		Model: model, Tools: []publisher.Tool{tool("look", publisher.Pure), tool("put", publisher.Idempotent), submit()}, Complete: "submit", Parallel: 1,
-		AwaitResults: rnd.IntN(3) == 0,
 	}
 	if rnd.IntN(2) == 0 {
 		loop.MaxTurns = 1 + rnd.Int32N(8)

@@ -25,9 +25,6 @@ type called struct {
 func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([]called, error) {
 	results := make([]called, len(calls))
 	for from := 0; from < len(calls); {
-		if err := l.recorded(); err != nil {
-			return nil, err
-		}
 		to := from + 1
 		for to < len(calls) && l.concurrent(calls[from].Name) && l.concurrent(calls[to].Name) {
 			to++
@@ -45,8 +42,10 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 		}
 		_ = group.Wait() // each call has its own error
 		for i := from; i < to; i++ {
-			// The model gets told that a call failed or was abandoned.
-			if err := results[i].err; err != nil && !errors.Is(err, ErrToolFailed) && !errors.Is(err, ErrAbandoned) {
+			// The model gets told that a call failed or was abandoned, once that is recorded.
+			key := schema.CallKey{Turn: turn.number, ToolCallID: calls[i].ID, Occurrence: calls[i].Occurrence}
+			told := errors.Is(results[i].err, ErrToolFailed) || errors.Is(results[i].err, ErrAbandoned)
+			if err := results[i].err; err != nil && (!told || l.run.ledger.call(key).open != nil) {
 				return nil, fmt.Errorf("call %s of %s: %w", calls[i].ID, turn, err)
 			}
 		}
@@ -72,11 +71,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	recorded := call.Replay
 	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter one of this policy and the recorded one applies
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
-		result, ahead, err := turn.tool(ctx, call, l.retried(run, timeout))
-		if ahead != nil {
-			l.recording.add(ahead)
-		}
-		return result, err
+		return turn.Tool(ctx, call, l.retried(run, timeout))
 	}
 	return l.once(ctx, turn, call, run, timeout)
 }

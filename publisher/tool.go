@@ -46,9 +46,12 @@ type Invocation struct {
 // [Run.AwaitSignal]. Leave the calls and turns to the executor.
 func (i Invocation) Run() *Run { return i.run }
 
-// ToolFunc runs a tool. An error, and the panic of a pure or idempotent tool, is recorded as tool.failed. To show the
-// model a result that is an error, return a ToolResult with IsError. After the panic of a hold or verify tool its
-// effect is unknown: the call is held.
+// maxToolError bounds the text of a tool's error in the record, in bytes, so that each error fits into an event.
+const maxToolError = 64 << 10
+
+// ToolFunc runs a tool. An error, and the panic of a pure or idempotent tool, is recorded as tool.failed, with at most
+// 64 KiB of its text. To show the model a result that is an error, return a ToolResult with IsError. After the panic of
+// a hold or verify tool its effect is unknown: the call is held.
 type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
 // Result returns a tool's result from any value that can be encoded as JSON.
@@ -90,74 +93,28 @@ func Result(v any) (ToolResult, error) {
 // its result with the error, and a repeated call publishes it. Parallel calls of one turn may run in several
 // goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
-	result, ahead, err := t.tool(ctx, call, run)
-	if ahead == nil {
-		return result, err
-	}
-	if failed := ahead.record(); failed != nil && !errors.Is(failed, errOvertaken) {
-		return result, errors.Join(err, failed)
-	}
-	return result, err
-}
-
-// errOvertaken: another writer closed the call before its outcome was published; the outcome is not recorded.
-var errOvertaken = errors.New("the call was closed before its outcome was recorded")
-
-// outcomeAhead is the outcome of a tool that ran, in the form in which it will be recorded.
-type outcomeAhead struct {
-	key   schema.CallKey
-	draft draft
-	// record makes the outcome durable. Call it exactly once.
-	record func() error
-}
-
-// tool is Tool without the recording of a new outcome: ahead is that outcome, nil if there is none to record.
-func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result ToolResult, ahead *outcomeAhead, err error) {
 	r := t.run
 	if err := r.ledger.ended(); err != nil {
-		return ToolResult{}, nil, err
+		return ToolResult{}, err
 	}
 	key, ok := with2(r.ledger, func(l *ledger) (schema.CallKey, bool) { return l.calls.reserve(t.number, call.ID, call.Occurrence) })
 	if !ok {
-		return ToolResult{}, nil, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
+		return ToolResult{}, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
 	}
 	ended := false
-	defer func() {
-		if ahead == nil {
-			r.ledger.do(func(l *ledger) { l.calls.release(key, ended) })
-		}
-	}()
+	defer func() { r.ledger.do(func(l *ledger) { l.calls.release(key, ended) }) }()
 	c := callRunner{run: r, key: key, asked: call, tool: run}
-	result, err = c.drive(ctx, t)
-	isOpen := func() bool { return r.ledger.call(key).open != nil }
-	if c.ran == nil || !isOpen() {
+	result, err := c.drive(ctx, t)
+	if c.ran == nil || r.ledger.call(key).open == nil {
 		ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
-		return result, nil, err
+		return result, err
 	}
 	// The tool has run: record the outcome even if the caller's context has ended.
-	ctx = context.WithoutCancel(ctx)
-	drafts := []draft{c.ran.draft}
-	failure := func(why error) error {
-		return fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, why)
+	if _, failed := r.publish(context.WithoutCancel(ctx), c.ran.draft); failed != nil {
+		return result, errors.Join(err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, failed))
 	}
-	if failed := r.prepare(ctx, drafts); failed != nil {
-		return result, nil, errors.Join(err, failure(failed))
-	}
-	return result, &outcomeAhead{key: key, draft: drafts[0], record: func() error {
-		defer func() { r.ledger.do(func(l *ledger) { l.calls.release(key, ended) }) }()
-		failed := errOvertaken
-		if isOpen() {
-			var verdicts []schema.Verdict
-			if verdicts, failed = r.publish(ctx, drafts...); failed == nil && verdicts[0].Kind != schema.Applied {
-				failed = errOvertaken
-			}
-		}
-		ended = failed == nil || errors.Is(failed, errOvertaken)
-		if failed != nil {
-			return failure(failed)
-		}
-		return nil
-	}}, err
+	ended = true
+	return result, err
 }
 
 // callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one event. Then
@@ -311,6 +268,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	o := &outcome{result: result}
 	if err != nil {
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
+		failure.Failure.Message = clipped(failure.Failure.Message, maxToolError)
 		failure.Failure.Retryable = failure.Failure.Retryable && c.open.Replay.Rerunnable()
 		o.err = failure
 		o.draft = draft{

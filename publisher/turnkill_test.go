@@ -105,14 +105,9 @@ type mortal struct {
 	left    *atomic.Int64
 	sent    bool
 	dead    *atomic.Bool
-	// mute swallows results; nil for never.
-	mute *atomic.Bool
 }
 
 func (m *mortal) Write(b []byte) (int, error) {
-	if m.mute != nil && m.mute.Load() && bytes.Contains(b, m.subject) && bytes.Contains(b, []byte(schema.ToolReturned)) {
-		return len(b), nil
-	}
 	if bytes.Contains(b, m.subject) && m.left.Add(-1) == 0 {
 		m.dead.Store(true)
 		if m.sent {

@@ -283,7 +283,7 @@ func TestLoop_LargeResults_AreReadOnce(t *testing.T) {
 	tool := look(func(_ context.Context, at int) (string, error) { return strings.Repeat("x", big+at), nil })
 	l := &line{about: aboutBlobs}
 	run := start(t, w.fleet(l.on(w, "exec-1")), "r1")
-	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}, AwaitResults: true}.Work(t.Context(), run))
+	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}}.Work(t.Context(), run))
 	require.LessOrEqual(t, l.requests.Load(), int64(results), "only each put looks for an earlier one")
 
 	other := &line{about: aboutBlobs}

@@ -188,7 +188,7 @@ func (w worker) loop(g agent, run *publisher.Run) publisher.Loop {
 		return result(in.Number), pause.For(ctx, takes)
 	})
 	// The model is asked only once all results are acknowledged, so that its note says which are.
-	return publisher.Loop{System: "You look after parcels.", Model: model, Tools: []publisher.Tool{tool}, AwaitResults: true}
+	return publisher.Loop{System: "You look after parcels.", Model: model, Tools: []publisher.Tool{tool}}
 }
 
 // effect is what a tool changes in the world outside: nothing, an entry for the key, or a letter that cannot be unsent.

@@ -2,11 +2,12 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,92 +15,66 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// The results of pure and idempotent tools are on their way while the model is asked; all others are durable.
-func TestLoop_ResultOnItsWay_ModelIsAskedMeanwhile(t *testing.T) {
+// The results of an answer's calls are durable before the model is asked again, whatever the policy of their tools.
+func TestLoop_Results_AreRecordedBeforeTheModelIsAsked(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		replay schema.Replay
-		await  bool
-		ahead  int // results that are not durable when the model is asked
-	}{
-		"pure":                         {replay: publisher.Pure, ahead: 2},
-		"idempotent, one of the other": {replay: publisher.Idempotent, ahead: 1},
-		"hold":                         {replay: publisher.Hold},
-		"pure, awaited":                {replay: publisher.Pure, await: true},
-		"idempotent, awaited":          {replay: publisher.Idempotent, await: true},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, replay := range []schema.Replay{publisher.Pure, publisher.Idempotent, publisher.Hold} {
+		t.Run(string(replay), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			p := newProxy(t, w.server.URL())
-			run := start(t, w.fleet(func(c *publisher.Config) {
-				c.Conn, c.URL, c.Options, c.TryTimeout = nil, p.url(), w.server.Options(), time.Minute
-			}), "r1")
+			run := start(t, w.fleet(), "r1")
 			m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "x", `{"at":1}`), call("b", "x", `{"at":2}`))}}
-			open := -1
+			var log []string
 			model := func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 				if request.Turn == 2 {
-					open = len(run.Head().OpenCalls)
-					p.release()
+					log = names(w.log("r1"))
 				}
 				return m.model(ctx, request)
 			}
-			ran := 0
-			x := publisher.NewTool("x", "", test.replay, func(context.Context, place) (string, error) {
-				if ran++; ran == 2 && test.ahead > 0 {
-					p.hold()
-				}
-				return "seen", nil
-			})
-			require.NoError(t, publisher.Loop{Model: model, Tools: []publisher.Tool{x}, AwaitResults: test.await, Parallel: 1}.Work(t.Context(), run))
-			if test.ahead > 0 {
-				require.Positive(t, open, "the results were awaited")
-			}
-			require.LessOrEqual(t, open, test.ahead)
+			x := publisher.NewTool("x", "", replay, func(context.Context, place) (string, error) { return "seen", nil })
+			require.NoError(t, publisher.Loop{Model: model, Tools: []publisher.Tool{x}}.Work(t.Context(), run))
+			require.Equal(t, []string{"tool.returned", "tool.returned"}, slices.DeleteFunc(log, func(name string) bool { return name != "tool.returned" }))
 			said := m.sent()[1]
 			require.Equal(t, []string{`tool a "seen"`, `tool b "seen"`}, said[len(said)-2:])
-			s := w.requireSameFold(run)
-			require.Equal(t, said, lines(s.Conversation())[:len(said)])
-			log := names(w.log("r1"))
-			require.Equal(t, []string{"tool.returned", "turn.answered", "run.ended"}, log[len(log)-3:], "the answer stands behind the results")
+			w.requireSameFold(run)
 		})
 	}
 }
 
-// A result that cannot be recorded ends the request, and the answer that came all the same is dropped.
-func TestLoop_ResultCannotBeRecorded_TheAnswerIsDropped(t *testing.T) {
+// While an outcome cannot be recorded, the model is not asked. Later it is recorded, and the tool does not run again.
+func TestLoop_OutcomeCannotBeRecorded_TheModelIsNotAsked(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	run := start(t, w.fleet(), "r1")
-	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`))}}
-	full := true
-	var cause error
-	model := func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
-		if request.Turn == 2 && full {
-			<-ctx.Done()
-			cause = context.Cause(ctx)
-		}
-		return m.model(context.WithoutCancel(ctx), request)
-	}
-	ran := 0
-	looking := look(func(context.Context, int) (string, error) {
-		ran++
-		s, err := w.js.Stream(t.Context(), w.names.EventStream())
-		require.NoError(t, err)
-		w.limit(int64(s.CachedInfo().State.Bytes) + 20<<10) //nolint:gosec // a small log
-		return strings.Repeat("x", 100<<10), nil
-	})
-	loop := publisher.Loop{Model: model, Tools: []publisher.Tool{looking}}
-	require.ErrorIs(t, loop.Work(t.Context(), run), publisher.ErrFleetFull)
-	require.ErrorIs(t, cause, publisher.ErrFleetFull)
-	require.Equal(t, []string{"run.started", "turn.started", "turn.answered"}, names(w.log("r1")), "there was room for the answer")
+	for _, replay := range []schema.Replay{publisher.Pure, publisher.Hold} {
+		for name, fails := range map[string]bool{"result": false, "failure": true} {
+			t.Run(string(replay)+" "+name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				run := start(t, w.fleet(), "r1")
+				m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "x", `{"at":1}`))}}
+				ran := 0
+				x := publisher.NewTool("x", "", replay, func(context.Context, place) (string, error) {
+					ran++
+					s, err := w.js.Stream(t.Context(), w.names.EventStream())
+					require.NoError(t, err)
+					w.limit(int64(s.CachedInfo().State.Bytes) + 20<<10) //nolint:gosec // a small log
+					if fails {
+						return "", errors.New(strings.Repeat("x", 100<<10))
+					}
+					return strings.Repeat("x", 100<<10), nil
+				})
+				loop := publisher.Loop{Model: m.model, Tools: []publisher.Tool{x}}
+				require.ErrorIs(t, loop.Work(t.Context(), run), publisher.ErrFleetFull)
+				require.NotRegexp(t, "tool.returned|tool.failed", strings.Join(names(w.log("r1")), " "))
+				require.Len(t, m.asked, 1)
 
-	full = false
-	w.limit(256 << 20)
-	require.NoError(t, loop.Work(t.Context(), run))
-	require.Equal(t, 1, ran, "its result was kept")
-	require.Len(t, m.asked, 3)
-	require.Equal(t, schema.StatusCompleted, w.requireSameFold(run).Head.Status)
+				w.limit(256 << 20)
+				require.NoError(t, loop.Work(t.Context(), run))
+				require.Equal(t, 1, ran, "its outcome was kept")
+				require.Len(t, m.asked, 2)
+				require.Equal(t, schema.StatusCompleted, w.requireSameFold(run).Head.Status)
+			})
+		}
+	}
 }
 
 // A takeover ends the request, and the answer that came all the same is dropped.
@@ -127,8 +102,8 @@ func TestLoop_TakenOverWhileTheModelIsAsked_TheAnswerIsDropped(t *testing.T) {
 	require.Len(t, m.asked, 3)
 }
 
-// Results on their way are shown as they are recorded: redacted, and large ones loaded.
-func TestLoop_ResultOnItsWay_IsShownAsRecorded(t *testing.T) {
+// Results are shown as they are recorded: redacted, and large ones loaded.
+func TestLoop_Results_AreShownAsRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -147,7 +122,7 @@ func TestLoop_ResultOnItsWay_IsShownAsRecorded(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-// A person closes a call while its result is on its way: the model is asked again, with what the record has.
+// A person closes a call while its tool runs: the model is asked again, with what the record has.
 func TestLoop_CallClosedBeforeItsResultIsRecorded_TheModelIsShownTheRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
