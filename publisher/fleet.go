@@ -210,14 +210,18 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
 	r.ledger.do(func(l *ledger) { l.start(spec.baseState) })
-	data := &schema.RunStartedData{
-		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
-		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
-		State: spec.state, Source: []byte(spec.Source),
-	}
-	if _, err := r.publish(ctx, draft{data: data}); err != nil {
+	if _, err := r.publish(ctx, draft{data: f.started(&spec)}); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// started is the data of a run's start.
+func (f *Fleet) started(spec *RunSpec) *schema.RunStartedData {
+	return &schema.RunStartedData{
+		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
+		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: maps.Clone(spec.Labels), Parent: spec.Parent,
+		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
+		State: spec.state, Source: []byte(spec.Source),
+	}
 }

@@ -69,9 +69,9 @@ func FuzzAnswers(f *testing.F) {
 			}
 		case 5:
 			if utf8.Valid(body) {
-				spec := RunSpec{Task: string(body)}
-				require.NoError(t, redactor.start(&spec))
-				require.Equal(t, string(body), spec.Task, "a text without a secret")
+				data := &schema.RunStartedData{Task: string(body)}
+				require.NoError(t, redactor.contents(data))
+				require.Equal(t, string(body), data.Task, "a text without a secret")
 			}
 			if !tooDeep(body) && tool.check(body) == nil {
 				_, err := tool.Run(t.Context(), Invocation{Arguments: body})

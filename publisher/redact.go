@@ -2,7 +2,9 @@ package publisher
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 
@@ -12,15 +14,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Redaction removes secrets before they leave the executor. It is applied to every event of the process before the
-// event is published, stored as a blob, hashed or folded. So the removed text is in no log, no checkpoint and no answer
-// of a recovery. A tool still gets its real arguments, and its caller the real result. An executor that takes the run
-// over gets the redacted record.
+// Redaction removes secrets before they leave the executor. It is applied to the content of every event of the process,
+// which is what [Encryption] encrypts and the values of all labels, before the event is published, stored as a blob,
+// hashed or folded. So the removed text is in no log, no checkpoint and no answer of a recovery. A tool still gets its
+// real arguments, and its caller the real result. An executor that takes the run over gets the redacted record.
 type Redaction struct {
 	// Fields are names of JSON members, such as "password". Case, underscores and hyphens are ignored: "apiKey" also
-	// matches api_key and API-KEY. The value of such a member, of any type, becomes "[redacted]". They apply within the
-	// content of tools, models and applications: arguments, results, outputs, payloads, sources, labels. Waymark's own
-	// members are not affected.
+	// matches api_key and API-KEY. The value of such a member, of any type, becomes "[redacted]". They apply within
+	// JSON of tools, models and applications, such as arguments, results and values of the state, and to labels.
 	Fields []string
 	// Detectors find secrets within texts; each match becomes "[redacted:NAME]". See [SecretDetectors].
 	Detectors []Detector
@@ -98,172 +99,95 @@ func newRedactor(r *Redaction) *redactor {
 	return made
 }
 
-// foreign are the members of events whose content is not defined by Waymark.
-var foreign = map[string]bool{
-	"arguments": true, "result": true, "response": true, "response_schema": true, "output": true, "payload": true, "source": true, "labels": true,
-	"content": true, "value": true, "maximum": true, "details": true,
-}
-
-// ours are the members of events with ids, names or enumerations: a detector must not change them.
-func ours(member string) bool {
-	switch member {
-	case "id", "name", "type", "role", "status", "kind", "how", "replay", "agent", "executor", "instance", "run", "dataref", "digest", "path",
-		"model", "model_tier", "provider", "phase", "idempotency_key", "verify_subject", "media_type", "mime_type", "modality", "by",
-		"completed_by", "resumed_from", "scope", "limit", "decision", "code":
-		return true
-	}
-	return strings.HasSuffix(member, "_id")
-}
-
-// body redacts the data of an event. changed is false if nothing was found.
-func (r *redactor) body(in []byte) (out []byte, changed bool, err error) { return r.redact(in, false) }
-
-// redact removes secrets from an event.
+// redact removes secrets from the content of an event; body is the JSON of data.
 func (f *Fleet) redact(data schema.Data, body []byte) (schema.Data, []byte, error) {
-	out, changed, err := f.redactor.body(body)
-	if err == nil && changed {
-		data, err = schema.ParseData(&schema.Event{Type: schema.TypeOf(data.EventName()), DataContentType: schema.ContentTypeJSON, Data: out})
-		body = out
+	clean, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(data.EventName()), DataContentType: schema.ContentTypeJSON, Data: body})
+	switch {
+	case err != nil:
+	case clean == nil: // of an unknown type: all of it is content
+		body, err = f.redactor.value(body)
+		clean = data
+	default:
+		if err = f.redactor.contents(clean); err == nil {
+			body, err = schema.MarshalData(clean)
+		}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", data.EventName(), err)
 	}
-	return data, body, nil
+	return clean, body, nil
 }
 
-// start redacts a run's spec, in the same way as run.started.
-func (r *redactor) start(spec *RunSpec) error {
-	if r == nil {
-		return nil
+// contents redacts the content of an event's data, in place.
+func (r *redactor) contents(data schema.Data) error {
+	for _, c := range schema.Contents(data) {
+		value, err := c.JSON()
+		if err != nil {
+			return err
+		}
+		if c.Name || len(value) == 0 {
+			continue
+		}
+		clean, err := r.value(value)
+		if label, ok := strings.CutPrefix(c.Path, "/labels/"); ok && r.fields[fieldKey(label)] {
+			clean, err = json.Marshal(redactedText)
+		}
+		if err == nil {
+			err = c.Set(clean)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	given := schema.RunStartedData{Task: spec.Task, Labels: spec.Labels, State: spec.state}
-	body, err := json.Marshal(&given)
-	if err != nil {
-		return err
-	}
-	if body, _, err = r.redact(body, false); err != nil {
-		return err
-	}
-	var recorded schema.RunStartedData
-	if err := json.Unmarshal(body, &recorded); err != nil {
-		return err
-	}
-	spec.Task, spec.Labels, spec.state = recorded.Task, recorded.Labels, recorded.State
 	return nil
 }
 
-// value redacts a value that Waymark does not define, such as the arguments of a call.
+// value redacts a JSON value, such as the arguments of a call. A value without secrets stays as it is.
 func (r *redactor) value(in []byte) ([]byte, error) {
 	if r == nil || len(in) == 0 {
 		return in, nil
 	}
-	out, changed, err := r.redact(in, true)
-	if err != nil || !changed {
-		return in, err
-	}
-	return out, nil
-}
-
-func (r *redactor) redact(in []byte, free bool) (out []byte, changed bool, err error) {
-	var buf bytes.Buffer
+	var out bytes.Buffer
 	lenient := []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
-	w := &redacting{
-		redactor: r, from: jsontext.NewDecoder(bytes.NewReader(in), lenient...),
-		to: jsontext.NewEncoder(&buf, append(lenient, jsontext.Multiline(false))...),
-	}
-	if err := w.copy("", free); err != nil {
-		return nil, false, fmt.Errorf("redaction: %w", err)
-	}
-	return bytes.TrimRight(buf.Bytes(), "\n"), w.changed, nil
-}
-
-// redacting is one pass over a value.
-type redacting struct {
-	*redactor
-	from    *jsontext.Decoder
-	to      *jsontext.Encoder
-	changed bool
-}
-
-// copy copies the next value, that of the member. free: it is within content that Waymark does not define.
-func (w *redacting) copy(member string, free bool) error {
-	switch kind := w.from.PeekKind(); kind {
-	case jsontext.KindBeginObject:
-		if err := w.token(); err != nil {
-			return err
-		}
-		for w.from.PeekKind() != jsontext.KindEndObject {
-			name, err := w.from.ReadToken()
-			if err != nil {
-				return err
-			}
-			inner := name.String()
-			if err := w.to.WriteToken(jsontext.String(inner)); err != nil {
-				return err
-			}
-			if free && w.fields[fieldKey(inner)] {
-				if err := w.replace(); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := w.copy(inner, free || foreign[inner]); err != nil {
-				return err
-			}
-		}
-		return w.token()
-	case jsontext.KindBeginArray:
-		if err := w.token(); err != nil {
-			return err
-		}
-		for w.from.PeekKind() != jsontext.KindEndArray {
-			if err := w.copy(member, free); err != nil {
-				return err
-			}
-		}
-		return w.token()
-	case jsontext.KindString:
-		if !free && ours(member) {
+	from, to := jsontext.NewDecoder(bytes.NewReader(in), lenient...), jsontext.NewEncoder(&out, lenient...)
+	changed := false
+	for {
+		kind, before := from.StackIndex(from.StackDepth())
+		token, err := from.ReadToken()
+		if errors.Is(err, io.EOF) {
 			break
 		}
-		token, err := w.from.ReadToken()
-		if err != nil {
-			return err
+		if err == nil && token.Kind() == jsontext.KindString {
+			text := token.String()
+			switch isName := kind == jsontext.KindBeginObject && before%2 == 0; {
+			case !isName:
+				clean := r.text(text)
+				changed = changed || clean != text
+				token = jsontext.String(clean)
+			case r.fields[fieldKey(text)]:
+				if err = to.WriteToken(jsontext.String(text)); err == nil {
+					err = from.SkipValue()
+				}
+				changed, token = true, jsontext.String(redactedText)
+			}
 		}
-		return w.to.WriteToken(jsontext.String(w.text(token.String())))
-	default:
+		if err == nil {
+			err = to.WriteToken(token)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("redaction: %w", err)
+		}
 	}
-	value, err := w.from.ReadValue()
-	if err != nil {
-		return err
+	if !changed {
+		return in, nil
 	}
-	return w.to.WriteValue(value)
-}
-
-func (w *redacting) token() error {
-	t, err := w.from.ReadToken()
-	if err != nil {
-		return err
-	}
-	return w.to.WriteToken(t)
-}
-
-// replace writes redactedText in place of the next value.
-func (w *redacting) replace() error {
-	value, err := w.from.ReadValue()
-	if err != nil {
-		return err
-	}
-	w.changed = w.changed || string(value) != `"`+redactedText+`"`
-	return w.to.WriteToken(jsontext.String(redactedText))
+	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
 // text replaces the detectors' matches in a text.
-func (w *redacting) text(s string) string {
-	for _, d := range w.detectors {
-		next := d.clean(s)
-		w.changed = w.changed || next != s
-		s = next
+func (r *redactor) text(s string) string {
+	for _, d := range r.detectors {
+		s = d.clean(s)
 	}
 	return s
 }

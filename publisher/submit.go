@@ -64,10 +64,13 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if err := f.load(ctx, state); err != nil {
 		return fmt.Errorf("run %s already exists: %w", spec.ID, err)
 	}
-	if err := f.redactor.start(&spec); err != nil {
-		return fmt.Errorf("run %s already exists: %w", spec.ID, err)
+	asked := f.started(&spec)
+	if f.redactor != nil {
+		if err := f.redactor.contents(asked); err != nil {
+			return fmt.Errorf("run %s already exists: %w", spec.ID, err)
+		}
 	}
-	if other := otherThan(state.Started, &spec); other != "" {
+	if other := otherThan(state.Started, asked); other != "" {
 		return fmt.Errorf("run %s already exists with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
 	}
 	h := &state.Head
@@ -91,23 +94,23 @@ func (f *Fleet) startedUnheard(h *schema.Head) bool {
 }
 
 // otherThan names the first difference to a run's start; empty if there is none.
-func otherThan(s *schema.RunStartedData, spec *RunSpec) string {
+func otherThan(s, asked *schema.RunStartedData) string {
 	switch {
-	case s == nil || s.Agent != spec.Agent:
+	case s == nil || s.Agent != asked.Agent:
 		return "agent"
-	case s.Task != spec.Task:
+	case s.Task != asked.Task:
 		return "task"
-	case s.ThreadID != spec.ThreadID:
+	case s.ThreadID != asked.ThreadID:
 		return "thread"
-	case s.Model != spec.Model || s.ModelTier != spec.ModelTier || s.Provider != spec.Provider:
+	case s.Model != asked.Model || s.ModelTier != asked.ModelTier || s.Provider != asked.Provider:
 		return "model"
-	case s.MaxTurns != spec.MaxTurns || s.MaxTokens != spec.MaxTokens || s.CompletionTool != spec.Complete:
+	case s.MaxTurns != asked.MaxTurns || s.MaxTokens != asked.MaxTokens || s.CompletionTool != asked.CompletionTool:
 		return "contract"
-	case !maps.Equal(s.Labels, spec.Labels):
+	case !maps.Equal(s.Labels, asked.Labels):
 		return "set of labels"
-	case !slices.EqualFunc(s.State, spec.state, func(a, b schema.InitialValue) bool { return a.Key == b.Key && schema.SameJSON(a.Value, b.Value) }):
+	case !slices.EqualFunc(s.State, asked.State, func(a, b schema.InitialValue) bool { return a.Key == b.Key && schema.SameJSON(a.Value, b.Value) }):
 		return "state"
-	case (s.Parent == nil) != (spec.Parent == nil) || s.Parent != nil && (s.Parent.Run != spec.Parent.Run || s.Parent.ToolCallID != spec.Parent.ToolCallID):
+	case (s.Parent == nil) != (asked.Parent == nil) || s.Parent != nil && (s.Parent.Run != asked.Parent.Run || s.Parent.ToolCallID != asked.Parent.ToolCallID):
 		return "parent"
 	default:
 		return ""
