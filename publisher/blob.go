@@ -113,13 +113,17 @@ func withRef(refs []schema.Ref, ref schema.Ref) []schema.Ref {
 
 // tooLarge is the error for a body that exceeds the message limit. It names the largest field.
 func (f *Fleet) tooLarge(data schema.Data, body []byte) error {
-	limit := min(eventLimit, int(f.nc.MaxPayload())-8<<10)
-	if len(body) <= limit {
-		return nil
+	if limit := min(eventLimit, int(f.nc.MaxPayload())-8<<10); len(body) > limit {
+		return payloadError(data.EventName(), len(body), limit, body)
 	}
-	e := &PayloadTooLargeError{Event: data.EventName(), Total: len(body), Limit: limit}
-	e.Field, e.Size = largestField(body)
-	return e
+	return nil
+}
+
+// payloadError is the error of an event above a limit.
+func payloadError(event string, total, limit int, body []byte) error {
+	field, size := largestField(body)
+	return fmt.Errorf("%w: %s has %d bytes, the limit is %d; its largest field %s has %d bytes: shorten it, or publish it as an artifact",
+		ErrPayloadTooLarge, event, total, limit, field, size)
 }
 
 // largestField is the largest member of an event's data, as a JSON Pointer, and its size.

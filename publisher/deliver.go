@@ -288,13 +288,12 @@ func (d *delivery) outdated(ctx context.Context, answer eventlog.Appended) (step
 // oversized is the error of an event that the server finds too large.
 func (d *delivery) oversized(cause error) error {
 	it := d.items[0]
-	e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
-	e.Field, e.Size = largestField(it.event.Data)
+	err := errors.Join(payloadError(it.event.Name(), it.size, eventLimit, it.event.Data), cause)
 	if it.sent {
 		// Another server has a lower size limit than the one that got an earlier try.
-		return d.undelivered(it, errors.Join(e, cause))
+		return d.undelivered(it, err)
 	}
-	return errors.Join(e, cause)
+	return err
 }
 
 // expired is the error of a publish past its deadline.

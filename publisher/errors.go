@@ -37,7 +37,7 @@ var (
 	// quota.
 	ErrFleetFull error = fleetclient.Unknown("fleet is full")
 	// ErrPayloadTooLarge is returned for an event that exceeds the message limit even after its large fields were moved
-	// to the blob store; see [PayloadTooLargeError].
+	// to the blob store. The message names its largest field.
 	ErrPayloadTooLarge = errors.New("event is too large")
 	// ErrUnresolved is returned when no answer came before the deadline: the event may or may not be durable. No other
 	// event may follow: repeat the call, call [Run.Resolve], or resume the run. A request that changes something may
@@ -100,7 +100,7 @@ var (
 	// ErrHeld is returned by Tool for a call whose outcome is unknown and whose policy forbids running it again;
 	// see [HeldError].
 	ErrHeld = errors.New("call is held")
-	// ErrDiverged is returned by Tool when the caller asks for another call than the recorded one; see [DivergedError].
+	// ErrDiverged is returned by Tool when the caller asks for another call than the recorded one. The message has both.
 	ErrDiverged = errors.New("run diverged from its record")
 	// ErrToolFailed is returned by Tool for a tool that failed, now or as recorded; see [ToolError].
 	ErrToolFailed = errors.New("tool failed")
@@ -136,8 +136,8 @@ var (
 	ErrInputCancelled = errors.New("question was cancelled")
 	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
 	ErrInputExpired = errors.New("question expired without an answer")
-	// ErrPhaseDenied is returned by Phase when a person did not allow the phase; see [PhaseDeniedError]. End the run,
-	// or continue without the phase.
+	// ErrPhaseDenied is returned by Phase when a person did not allow the phase. The message has the person and the
+	// reason. End the run, or continue without the phase.
 	ErrPhaseDenied = errors.New("phase was not allowed")
 	// ErrUnknownHandoff is returned for a hand-off that is not open in the run.
 	ErrUnknownHandoff = errors.New("run has no such open hand-off")
@@ -223,26 +223,6 @@ func (e *FullError) Error() string {
 
 // Unwrap returns [ErrFleetFull].
 func (e *FullError) Unwrap() error { return ErrFleetFull }
-
-// PayloadTooLargeError names the largest field of an oversized event.
-type PayloadTooLargeError struct {
-	// Event is the event's name.
-	Event string
-	// Field is the JSON Pointer of its largest field, and Size the bytes of that field's JSON.
-	Field string
-	Size  int
-	// Total is the size of the event, and Limit the maximum.
-	Total, Limit int
-}
-
-// Error names event, field, sizes and the next step.
-func (e *PayloadTooLargeError) Error() string {
-	return fmt.Sprintf("%s: %s has %d bytes, the limit is %d; its largest field %s has %d bytes: shorten it, or publish it as an artifact",
-		ErrPayloadTooLarge, e.Event, e.Total, e.Limit, e.Field, e.Size)
-}
-
-// Unwrap returns [ErrPayloadTooLarge].
-func (e *PayloadTooLargeError) Unwrap() error { return ErrPayloadTooLarge }
 
 // RejectedError says why the fold would refuse an event.
 type RejectedError struct {
@@ -330,30 +310,6 @@ func (e *HeldError) Error() string {
 // Unwrap returns [ErrHeld].
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
-// DivergedError has both sides of a divergence.
-type DivergedError struct {
-	// Key of the call.
-	Key schema.CallKey
-	// Recorded is the call in the record, Asked the call that the caller asks for.
-	Recorded, Asked CallContent
-}
-
-// CallContent is a tool and its arguments as JSON text.
-type CallContent struct {
-	Name      string
-	Arguments string
-}
-
-// Error shows both sides, shortened, and the next step.
-func (e *DivergedError) Error() string {
-	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now requested as %s(%.200s): request the recorded call, "+
-		"as the recorded messages of the turn do; a new call needs its own call id", ErrDiverged,
-		e.Key.ToolCallID, e.Key.Turn, e.Recorded.Name, e.Recorded.Arguments, e.Asked.Name, e.Asked.Arguments)
-}
-
-// Unwrap returns [ErrDiverged].
-func (e *DivergedError) Unwrap() error { return ErrDiverged }
-
 // ToolError is the failure of a tool.
 type ToolError struct {
 	// Key of the call.
@@ -400,28 +356,6 @@ func (e *LimitError) Error() string {
 
 // Unwrap returns [ErrLimit].
 func (e *LimitError) Unwrap() error { return ErrLimit }
-
-// PhaseDeniedError says that a person did not allow a phase.
-type PhaseDeniedError struct {
-	Run, Phase string
-	// By is the person who answered, and Reason their reason; both may be empty.
-	By, Reason string
-}
-
-// Error names the phase and the reason.
-func (e *PhaseDeniedError) Error() string {
-	text := fmt.Sprintf("phase %s of run %s: %s", e.Phase, e.Run, ErrPhaseDenied)
-	if e.By != "" {
-		text += " by " + e.By
-	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
-}
-
-// Unwrap returns [ErrPhaseDenied].
-func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
 
 // HandoffTakenError names the executor that accepted a hand-off.
 type HandoffTakenError struct {

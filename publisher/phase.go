@@ -14,7 +14,7 @@ import (
 
 // AfterApproval makes a phase wait for a person's permission before it starts. The run waits, and waymark inbox shows
 // this message. The person is asked once, whichever executor runs the phase: the answer is recorded and applies to the
-// run. If the phase is denied, [Run.Phase] returns a [*PhaseDeniedError]. It also returns the errors of [Run.Ask].
+// run. If the phase is denied, [Run.Phase] returns [ErrPhaseDenied]. It also returns the errors of [Run.Ask].
 type AfterApproval string
 
 // phaseAllowed asks whether a phase may start.
@@ -30,7 +30,8 @@ func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 		return fmt.Errorf("approval of phase %s of run %s: %w", name, r.id, err)
 	}
 	if decision, reason := approvalOf(&input); decision != schema.DecisionAllow {
-		return &PhaseDeniedError{Run: r.id, Phase: name, By: cmp.Or(input.Claimed, input.By), Reason: reason}
+		by := cmp.Or(input.Claimed, input.By, "an unnamed person")
+		return fmt.Errorf("phase %s of run %s: %w by %s: %s", name, r.id, ErrPhaseDenied, by, cmp.Or(reason, "no reason was given"))
 	}
 	return nil
 }

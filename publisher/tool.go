@@ -81,7 +81,7 @@ func Result(v any) (ToolResult, error) {
 //     person sees a final state;
 //   - settled as rerun by an operator, at any time: it runs. A hold or verify call waits until the previous executor
 //     can no longer begin it, 2.5 seconds after the takeover;
-//   - recorded as another tool or with other arguments: [*DivergedError] with both.
+//   - recorded as another tool or with other arguments: [ErrDiverged].
 //
 // The tool of a hold or verify call runs only after an acknowledgement that proves the handle's epoch: that of a new
 // event, sent at most two seconds ago. If the last acknowledgement does not prove it, Tool publishes one more event
@@ -403,12 +403,14 @@ func (c *callRunner) compare(ctx context.Context) error {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
 	c.arguments = call.Arguments
-	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
+	diverged := func(name string, arguments []byte) error {
+		return fmt.Errorf("run %s: %w: call %s of turn %d was recorded as %s(%.200s) and is now requested as %s(%.200s): request the recorded call, "+
+			"as the recorded messages of the turn do; a new call needs its own call id", r.id, ErrDiverged, key.ToolCallID, key.Turn, name, arguments, call.Name, asked)
+	}
 	if c.call == nil {
 		// The event of the call is missing. The head has the name, possibly shortened.
 		if c.open != nil && c.open.Name != call.Name && len(call.Name) <= len(c.open.Name) {
-			diverged.Recorded = CallContent{Name: c.open.Name}
-			return fmt.Errorf("run %s: %w", r.id, diverged)
+			return diverged(c.open.Name, nil)
 		}
 		return nil
 	}
@@ -422,6 +424,5 @@ func (c *callRunner) compare(ctx context.Context) error {
 		}
 		return nil
 	}
-	diverged.Recorded = CallContent{c.call.Name, string(recorded)}
-	return fmt.Errorf("run %s: %w", r.id, diverged)
+	return diverged(c.call.Name, recorded)
 }
