@@ -137,63 +137,16 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	return r.End(ctx, end)
 }
 
-// Shares of the context window at which a [Budget] warns, and at which it asks for a hand-off.
-const (
-	defaultBudgetWarn    = 0.8
-	defaultBudgetHandoff = 0.95
-)
-
-// Budget watches how full the model's context window is.
-type Budget struct {
-	// Window is the size of the model's context, in tokens. Required.
-	Window int64
-	// Warn and Handoff are shares of the window; 0 means 0.8 and 0.95.
-	Warn, Handoff float64
-}
-
-// BudgetLevel is a level of use of the context window.
-type BudgetLevel string
-
-// Levels.
-const (
-	// BudgetOK: there is enough space.
-	BudgetOK BudgetLevel = "ok"
-	// BudgetWarn: finish soon, or compact.
-	BudgetWarn BudgetLevel = "warn"
-	// BudgetHandoff: the next turn may not fit. Hand the work off, see [Run.Continue], or end with the limit context,
-	// see [Run.LimitReached].
-	BudgetHandoff BudgetLevel = "handoff"
-)
-
-// Of returns the level for a context of so many tokens. It returns [ErrConfig] for a budget out of range.
-func (b Budget) Of(tokens int64) (BudgetLevel, error) {
-	b.Warn, b.Handoff = cmp.Or(b.Warn, defaultBudgetWarn), cmp.Or(b.Handoff, defaultBudgetHandoff)
-	switch {
-	case b.Window <= 0:
-		return "", configError("Window", b.Window, "set the size of the model's context in tokens")
-	case !(b.Warn > 0 && b.Warn <= b.Handoff && b.Handoff <= 1):
-		return "", configError("Warn", fmt.Sprintf("%v, Handoff %v", b.Warn, b.Handoff), "use shares above 0, at most 1, with Warn at most Handoff")
-	}
-	switch share := float64(tokens) / float64(b.Window); {
-	case share >= b.Handoff:
-		return BudgetHandoff, nil
-	case share >= b.Warn:
-		return BudgetWarn, nil
-	default:
-		return BudgetOK, nil
-	}
-}
-
-// Check returns the level of the run's context, and its tokens: the input and output tokens of the latest turn with a
-// usage, or the tokens left by a later compaction. A run without a usage is at 0.
+// ContextTokens returns the size of the model's context: the input and output tokens of the latest turn with a usage, or
+// the tokens left by a later compaction. It is 0 for a run without a usage. From about 80 % of the model's window on,
+// compact the context; from 95 % on, hand the work off ([Run.Continue]), or end the run with the limit context
+// ([Run.LimitReached]).
 //
 // Input tokens include cached ones, as in the OpenTelemetry conventions. If a provider reports fewer input tokens than
 // cached ones, its input tokens exclude them, and the cached ones are added.
-func (b Budget) Check(r *Run) (BudgetLevel, int64, error) {
-	var tokens int64
+func (r *Run) ContextTokens() (tokens int64) {
 	r.View(func(s *schema.State) { tokens = contextTokens(s) })
-	level, err := b.Of(tokens)
-	return level, tokens, err
+	return tokens
 }
 
 func contextTokens(s *schema.State) int64 {

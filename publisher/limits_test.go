@@ -190,12 +190,11 @@ func TestContract_Output_EndsRun(t *testing.T) {
 	require.ErrorIs(t, run.Complete(t.Context(), schema.CallKey{}, publisher.RunEnd{Status: schema.StatusFailed}), publisher.ErrConfig)
 }
 
-func TestBudget_LatestTurn_Decides(t *testing.T) {
+func TestContextTokens_LatestTurn_Decides(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
-	budget := publisher.Budget{Window: 1000}
 	turnWith := func(u *schema.Usage) func() {
 		return func() {
 			_, err := openTurn(t, run).Answer(t.Context(), publisher.Answer{Message: assistant(), Usage: u})
@@ -206,29 +205,21 @@ func TestBudget_LatestTurn_Decides(t *testing.T) {
 		name   string
 		do     func()
 		tokens int64
-		level  publisher.BudgetLevel
 	}{
-		{"a new run", func() {}, 0, publisher.BudgetOK},
-		{"input and output count", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 99}), 799, publisher.BudgetOK},
-		{"at the warning", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 100}), 800, publisher.BudgetWarn},
-		{"a turn without usage changes nothing", turnWith(nil), 800, publisher.BudgetWarn},
-		{"nor does one that is open", func() { openTurn(t, run) }, 800, publisher.BudgetWarn},
-		{"cached input is part of the input", turnWith(&schema.Usage{InputTokens: 900, CacheReadInputTokens: 500, OutputTokens: 49}), 949, publisher.BudgetWarn},
-		{"or counted in addition to it", turnWith(&schema.Usage{InputTokens: 10, CacheReadInputTokens: 900, CacheCreationInputTokens: 30, OutputTokens: 10}), 950, publisher.BudgetHandoff},
+		{"a new run", func() {}, 0},
+		{"input and output count", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 99}), 799},
+		{"at the warning", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 100}), 800},
+		{"a turn without usage changes nothing", turnWith(nil), 800},
+		{"nor does one that is open", func() { openTurn(t, run) }, 800},
+		{"cached input is part of the input", turnWith(&schema.Usage{InputTokens: 900, CacheReadInputTokens: 500, OutputTokens: 49}), 949},
+		{"or counted in addition to it", turnWith(&schema.Usage{InputTokens: 10, CacheReadInputTokens: 900, CacheCreationInputTokens: 30, OutputTokens: 10}), 950},
 		{"a compaction makes room", func() {
 			require.NoError(t, run.Compact(t.Context(), schema.ContextCompactedData{Summary: "s", ThroughTurn: run.Head().Turn, TokensAfter: 120}))
-		}, 120, publisher.BudgetOK},
-		{"until the next turn", turnWith(&schema.Usage{InputTokens: 2000}), 2000, publisher.BudgetHandoff},
+		}, 120},
+		{"until the next turn", turnWith(&schema.Usage{InputTokens: 2000}), 2000},
 	}
 	for _, step := range steps {
 		step.do()
-		level, used, err := budget.Check(run)
-		require.NoError(t, err, step.name)
-		require.Equal(t, step.tokens, used, step.name)
-		require.Equal(t, step.level, level, step.name)
-	}
-	for _, bad := range []publisher.Budget{{}, {Window: -1}, {Window: 1, Warn: 0.9, Handoff: 0.5}, {Window: 1, Handoff: 1.1}, {Window: 1, Warn: -1}} {
-		_, err := bad.Of(1)
-		require.ErrorIs(t, err, publisher.ErrConfig)
+		require.Equal(t, step.tokens, run.ContextTokens(), step.name)
 	}
 }

@@ -25,6 +25,8 @@ const (
 	maxShownProblem = 1000
 	// maxArgumentDepth leaves nesting levels for the event around the arguments.
 	maxArgumentDepth = schema.MaxJSONDepth - 10
+	// compactAt and fullAt are the shares of the context window at which it is compacted, and at which the run ends.
+	compactAt, fullAt = 0.8, 0.95
 	// mostReminders is how often in a row a model is reminded to call the completion tool.
 	mostReminders = 3
 	// modelPause and toolPause are the first pauses between two tries; mostTryPause is the longest.
@@ -385,17 +387,17 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	if l.Window == 0 {
 		return Limit{}, nil
 	}
-	budget := Budget{Window: l.Window}
-	level, tokens, err := budget.Check(l.run)
-	if err == nil && level != BudgetOK && mayCompact {
-		if err = l.compact(ctx, tokens); err == nil {
-			level, tokens, err = budget.Check(l.run)
+	tokens := l.run.ContextTokens()
+	if mayCompact && float64(tokens) >= compactAt*float64(l.Window) {
+		if err := l.compact(ctx, tokens); err != nil {
+			return Limit{}, err
 		}
+		tokens = l.run.ContextTokens()
 	}
-	if err == nil && level == BudgetHandoff {
+	if float64(tokens) >= fullAt*float64(l.Window) {
 		return Limit{Kind: schema.LimitContext, Value: tokens, Maximum: l.Window}, nil
 	}
-	return Limit{}, err
+	return Limit{}, nil
 }
 
 // compact replaces the conversation through the latest finished turn by a summary.

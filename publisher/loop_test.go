@@ -507,7 +507,7 @@ func TestLoop_TheContextFillsUp_GoesOnFromTheSummary(t *testing.T) {
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("a", "look", `{"at":2}`))}}
 	model := func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 		answer, err := m.model(ctx, request)
-		answer.Usage = &schema.Usage{InputTokens: 420 * int64(request.Turn)}
+		answer.Usage = &schema.Usage{InputTokens: map[int32]int64{1: 799, 2: 800, 3: 800}[request.Turn]}
 		return answer, err
 	}
 	compacted := 0

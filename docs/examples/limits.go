@@ -70,9 +70,9 @@ func Submitted(turn func(context.Context, *publisher.Turn) (submitted schema.Cal
 // snippet: budget
 
 // TooFull reports that the context is so full that a child run should continue the work: offer a continuation then.
-func TooFull(run *publisher.Run) (bool, error) {
-	level, _, err := publisher.Budget{Window: 200_000}.Check(run) // warns at 80 %
-	return level == publisher.BudgetHandoff, err                  // at 95 %
+func TooFull(run *publisher.Run) bool {
+	const window = 200_000 // of the model
+	return run.ContextTokens() > window/100*95
 }
 
 // end of budget
