@@ -40,7 +40,6 @@ func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Write
 		if it.verdict = it.preflight(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
-		it.read() // the state keeps the data
 		items[i] = it
 	}
 	if len(items) == 1 {
@@ -56,7 +55,6 @@ func (f *localFold) recheck(items []*item) error {
 		if it.stream != 0 {
 			continue
 		}
-		it.read()
 		if it.verdict = it.preflight(&next); it.verdict.Kind == schema.Rejected {
 			return fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
@@ -70,20 +68,11 @@ func (f *localFold) take(it *item, stream schema.StreamSequence) schema.Verdict 
 	v, next := it.verdict, it.next
 	it.next = nil
 	if next == nil || it.base != f.head.Position || stream <= it.base.Stream || v.Kind != schema.Applied {
-		return f.applyItem(it, stream)
+		rec := it.record(stream)
+		return f.state.Apply(schema.ExecutorsOnly, &rec)
 	}
 	f.state.Adopt(*next, v, stream)
 	return v
-}
-
-// applyItem folds an item without a valid predicted head.
-func (f *localFold) applyItem(it *item, stream schema.StreamSequence) schema.Verdict {
-	it.read()
-	if it.plain {
-		return f.state.ApplySealed(it.event, it.content, it.data, stream)
-	}
-	rec := it.record(stream)
-	return f.state.Apply(schema.ExecutorsOnly, &rec)
 }
 
 // forged reports whether an event with a later epoch is forged according to the fleet's keys: no daemon signed the
@@ -159,15 +148,8 @@ type item struct {
 	event *schema.Event
 	// header is the event's; the first try adds NATS headers to it for the message. It does not change once the first
 	// try has begun.
-	header  map[string][]string
-	tried   bool
-	content schema.Hash // of the event
-	// data is the event's, as the caller gave it. It must not be read once the call has returned, unless it is own:
-	// then it was decoded again from the event.
-	data schema.Data
-	own  bool
-	// plain: the event folds the same as its data; see schema.Head.ApplySealed.
-	plain bool
+	header map[string][]string
+	tried  bool
 	// unless as in draft.
 	unless signalGuard
 	// verdict of the fold before publication.
@@ -203,34 +185,8 @@ func (it *item) record(stream schema.StreamSequence) schema.Record {
 
 // preflight applies the item to head and returns the fold's verdict.
 func (it *item) preflight(head *schema.Head) schema.Verdict {
-	if it.plain {
-		return head.ApplySealed(it.event, it.content, it.data, 0)
-	}
 	rec := it.record(0)
 	return head.Apply(schema.ExecutorsOnly, &rec)
-}
-
-// read replaces the data of a plain item by decoded data.
-func (it *item) read() {
-	if it.own || !it.plain {
-		return
-	}
-	if data, err := schema.ParseData(it.event); err == nil {
-		it.data, it.verdict.Data, it.own = data, data, true
-	} else {
-		it.plain = false // folding the decoded data gives the same result
-	}
-}
-
-// plainData reports whether data is of the most frequent kinds, which are folded without decoding. The other kinds are
-// decoded first, as every other reader does.
-func plainData(data schema.Data) bool {
-	switch data.(type) {
-	case *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.MessageAddedData, *schema.ToolCalledData, *schema.ToolReturnedData,
-		*schema.ToolFailedData:
-		return true
-	}
-	return false
 }
 
 func verdicts(items []*item) []schema.Verdict {
@@ -275,12 +231,11 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	it := &item{event: e, data: d.data, content: e.Seal(), unless: d.unless}
+	e.Seal()
+	it := &item{event: e, unless: d.unless}
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()
-	// Readers do not parse years of five digits.
-	it.plain = d.dataref == "" && d.at.UTC().Year() < 10000 && d.at.UTC().Year() > 0 && plainData(d.data)
 	return it
 }
 
@@ -294,7 +249,7 @@ func beginsWork(items []*item) bool {
 		if it.stream != 0 {
 			continue
 		}
-		switch d := it.data.(type) {
+		switch d := it.verdict.Data.(type) {
 		case *schema.TurnAnsweredData, *schema.ToolCalledData, *schema.PhaseStartedData:
 			return true
 		case *schema.TurnStartedData:
@@ -317,7 +272,7 @@ func outdates(v schema.Verdict, items []*item) bool {
 		return false
 	}
 	for _, it := range items {
-		d, ok := it.data.(*schema.ToolSettledData)
+		d, ok := it.verdict.Data.(*schema.ToolSettledData)
 		if ok && it.stream == 0 && d.How == schema.SettledRerun && it.verdict.Call == v.Call {
 			return true
 		}

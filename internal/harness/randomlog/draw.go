@@ -17,8 +17,6 @@ type Log struct {
 	// Head is that of Records.
 	Head    schema.Head
 	Records []schema.Record
-	// Sealed is the data of the sealed event at that place of the log.
-	Sealed map[int]schema.Data
 
 	t       *rapid.T
 	old     []schema.Writer
@@ -47,7 +45,7 @@ type Config struct {
 func begin(t *rapid.T, cfg Config) *Log {
 	fleet := cmp.Or(cfg.Fleet, "f")
 	return &Log{
-		t: t, keys: cfg.Keys, signers: cfg.Signers, Head: schema.NewHead(fleet, cfg.Run), Sealed: map[int]schema.Data{},
+		t: t, keys: cfg.Keys, signers: cfg.Signers, Head: schema.NewHead(fleet, cfg.Run),
 		w: schema.Writer{Fleet: fleet, Run: cfg.Run, Executor: "ex-1", Epoch: 1},
 	}
 }
@@ -137,7 +135,6 @@ func (s *Log) write(d schema.Data, turn int32) {
 	if err != nil {
 		s.t.Fatalf("generator made invalid data: %v", err)
 	}
-	s.Sealed[len(s.Records)] = d
 	s.push(e.Encode())
 }
 
