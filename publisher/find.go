@@ -26,64 +26,35 @@ func server(ctx context.Context, url string) (natsconn.Target, error) {
 // connectError distinguishes wrong settings, a server that refuses the credentials, and an unreachable server. It adds
 // the next step.
 func connectError(err error, target natsconn.Target) error {
+	kind, next := ErrUnavailable, ""
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, natsconn.ErrNoServer):
-		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or URL in the configuration", ErrUnavailable, err)
+		next = ", or name one with NATS_URL, NATS_CONTEXT or URL in the configuration"
 	case errors.Is(err, natsconn.ErrUnknownContext):
-		return fmt.Errorf("%w: %w; %s", ErrConfig, err, contextStep())
-	case errors.Is(err, natsconn.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
-		return fmt.Errorf("%w: %w", ErrConfig, err) // the text has the next step
+		kind, next = ErrConfig, "; name another one in NATS_CONTEXT or with nats context select, or a server with NATS_URL or URL in the configuration"
+	case errors.Is(err, natsconn.ErrUnusable):
+		kind = ErrConfig // the text has the next step
 	case errors.Is(err, natsconn.ErrSettings):
-		return fmt.Errorf("%w: %w; correct it, or unset it", ErrConfig, err)
+		kind, next = ErrConfig, "; correct it, or unset it"
 	case errors.Is(err, natsconn.ErrRefused):
-		return fmt.Errorf("%w: %w; %s", ErrNotPermitted, err, credentialsStep(target))
+		kind, next = ErrNotPermitted, "; put credentials that this server knows into "+source(target)
 	case errors.Is(err, natsconn.ErrUnreachable):
-		return fmt.Errorf("%w: %w; %s", ErrUnavailable, err, reachStep(target))
+		next = "; start the server (waymark serve starts one on this machine), or correct the address in " + source(target)
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return fmt.Errorf("%w: %w%s", kind, err, next)
 }
 
-// variable is the environment variable of a setting; empty for none.
-func variable(name string) string {
-	for _, v := range []string{"WAYMARK_" + name, name} {
-		if os.Getenv(v) != "" {
-			return v
-		}
-	}
-	return ""
-}
-
-func contextStep() string {
-	if v := variable("NATS_CONTEXT"); v != "" {
-		return "set " + v + " to the name or the path of a context, or unset it"
-	}
-	return "choose another one with nats context select, or name a server with NATS_URL, NATS_CONTEXT or URL in the configuration"
-}
-
-func credentialsStep(target natsconn.Target) string {
+// source is where the address and the credentials of a server are set.
+func source(target natsconn.Target) string {
 	switch {
+	case target.Context != "":
+		return target.Context
 	case target.Origin == natsconn.OriginProgram:
-		return "set credentials with Options in the configuration, such as nats.UserCredentials(FILE)"
-	case target.Origin == natsconn.OriginEnvironment && target.Context == "":
-		return "set NATS_CREDS, NATS_NKEY, NATS_TOKEN, or NATS_USER and NATS_PASSWORD, to credentials that this server knows"
+		return "URL and Options in the configuration"
 	default:
-		return "put credentials that this server knows into " + target.Context
-	}
-}
-
-func reachStep(target natsconn.Target) string {
-	const start = "start the server (waymark serve starts one on this machine), or "
-	switch {
-	case target.Origin == natsconn.OriginProgram:
-		return start + "set URL in the configuration to the address of a running one"
-	case target.Origin == natsconn.OriginEnvironment && variable("NATS_URL") != "":
-		return start + "set " + variable("NATS_URL") + " to the address of a running one"
-	case target.Origin == natsconn.OriginLocal:
-		return "start it again: waymark serve"
-	default:
-		return start + "correct the address in " + target.Context
+		return "WAYMARK_NATS_URL or NATS_URL, and NATS_CREDS, NATS_NKEY, NATS_TOKEN, or NATS_USER and NATS_PASSWORD"
 	}
 }
 

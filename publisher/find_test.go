@@ -112,7 +112,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_CONTEXT", "nowhere")
 			},
 			is:   []error{publisher.ErrConfig},
-			says: []string{`"nowhere" does not exist`, "set NATS_CONTEXT to the name or the path of a context, or unset it"},
+			says: []string{`"nowhere" does not exist`, "name another one in NATS_CONTEXT"},
 		},
 		"credentials that are not there": {
 			set: func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_TOKEN", "guessed-secret")
 			},
 			is:   []error{publisher.ErrNotPermitted},
-			says: []string{w.server.URL(), "environment", "set NATS_CREDS, NATS_NKEY, NATS_TOKEN"}, not: "guessed-secret",
+			says: []string{w.server.URL(), "environment", "NATS_CREDS, NATS_NKEY, NATS_TOKEN"}, not: "guessed-secret",
 		},
 		"the environment's credentials are not for an address in code": {
 			set: func(t *testing.T) {
@@ -157,14 +157,14 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 		},
 		"no server at the address": {
 			config: publisher.Config{URL: "nats://me:hidden@127.0.0.1:1"},
-			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set URL in the configuration"}, not: "hidden",
+			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "URL and Options in the configuration"}, not: "hidden",
 		},
 		"no server at the address of the environment": {
 			set: func(t *testing.T) {
 				t.Helper()
 				t.Setenv("WAYMARK_NATS_URL", "nats://127.0.0.1:1")
 			},
-			is: []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set WAYMARK_NATS_URL to"},
+			is: []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "correct the address in WAYMARK_NATS_URL or NATS_URL"},
 		},
 		"no server at the address of a context": {
 			set: func(t *testing.T) {
