@@ -39,7 +39,7 @@ func (d *Daemon) Start() {
 	ctx, cancel := w.context()
 	defer cancel()
 	daemon, err := consumer.New(ctx, consumer.Config{
-		Fleet: w.cfg.Fleet, Name: "waymarktest", Service: service, Fold: folding, Alone: true,
+		Fleet: schema.DefaultFleet, Name: "waymarktest", Service: service, Fold: folding, Alone: true,
 		Worker: fold.Config{SweepEvery: sweepEvery, LeaseTTL: leaseTTL, Linger: 1, UncleanStart: d.killed},
 	}, w.clock.Now, w.log)
 	w.must(err, "start the daemon")
@@ -135,7 +135,7 @@ func (d *Daemon) caughtUp() {
 	js := w.Server.jetStream()
 	defer closed(ctx, js.Conn())
 	for shard := range d.daemon.Workers() {
-		names := schema.NamesOf(w.cfg.Fleet, shard)
+		names := schema.NamesOf(schema.DefaultFleet, shard)
 		stream, err := js.Stream(ctx, names.EventStream())
 		w.must(err, "read stream %s", names.EventStream())
 		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.EventSubjects()))

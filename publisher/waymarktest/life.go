@@ -129,7 +129,7 @@ func (c *crashes) try(p *point) *trial {
 	}
 	last := schema.StreamSequence(0)
 	for _, e := range c.recorded {
-		stored := eventlog.Append(ctx, w.Reader().Conn().RequestMsgWithContext, eventlog.Message(schema.NamesOf(w.cfg.Fleet, 0), e), last)
+		stored := eventlog.Append(ctx, w.Reader().Conn().RequestMsgWithContext, eventlog.Message(schema.NamesOf(schema.DefaultFleet, 0), e), last)
 		w.must(stored.Err, "store event %s", e.ID)
 		last = stored.Stream
 	}

@@ -9,12 +9,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// logger returns the given one, or the test's log for warnings and errors.
-func logger(tb testing.TB, given *zerolog.Logger) zerolog.Logger {
+// logger writes warnings and errors to the test's log.
+func logger(tb testing.TB) zerolog.Logger {
 	tb.Helper()
-	if given != nil {
-		return *given
-	}
 	w := &testLog{tb: tb}
 	tb.Cleanup(w.end)
 	return zerolog.New(w).Level(zerolog.WarnLevel)

@@ -1,7 +1,6 @@
 package waymarktest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,14 +32,9 @@ const (
 
 // Config configures a world. The zero value of every field means its default.
 type Config struct {
-	// Fleet to provision; empty means schema.DefaultFleet.
-	Fleet string
 	// Silence is the silence timeout of executors, after which their runs are orphaned, 2 seconds to 24 hours; 0 means
 	// 10 seconds. Tests need not wait for it: see [World.Advance].
 	Silence time.Duration
-	// Logger gets the logs of the server, the daemon and the executors. Nil means that warnings and errors go to the
-	// test's log.
-	Logger *zerolog.Logger
 }
 
 // World is the fleet of a test: a server, a daemon, and the executors that the test creates. Its methods end the test
@@ -51,7 +45,6 @@ type World struct {
 	Daemon *Daemon
 
 	tb    testing.TB
-	cfg   Config
 	clock *clock
 	log   zerolog.Logger
 
@@ -72,8 +65,7 @@ func Start(tb testing.TB) *World {
 // StartWith is Start with another configuration.
 func StartWith(tb testing.TB, cfg Config) *World {
 	tb.Helper()
-	cfg.Fleet = cmp.Or(cfg.Fleet, schema.DefaultFleet)
-	w := &World{tb: tb, cfg: cfg, clock: new(clock), log: logger(tb, cfg.Logger)}
+	w := &World{tb: tb, clock: new(clock), log: logger(tb)}
 	w.Server = &Server{w: w, dir: tb.TempDir()}
 	w.Daemon = &Daemon{w: w}
 	tb.Cleanup(w.close)
@@ -82,7 +74,7 @@ func StartWith(tb testing.TB, cfg Config) *World {
 	defer cancel()
 	js := w.Server.jetStream()
 	defer js.Conn().Close()
-	w.must(kvstore.Provision(ctx, js, kvstore.FleetConfig{Fleet: cfg.Fleet, Silence: cfg.Silence}), "provision fleet %s", cfg.Fleet)
+	w.must(kvstore.Provision(ctx, js, kvstore.FleetConfig{Fleet: schema.DefaultFleet, Silence: cfg.Silence}), "provision the fleet")
 	w.Daemon.Start()
 	return w
 }
@@ -175,7 +167,7 @@ func (w *World) Fleet(executor string, change func(*publisher.Config)) *publishe
 // open creates a handle of the fleet.
 func (w *World) open(executor string, cfg publisher.Config, change func(*publisher.Config), hooks send.Hooks) *publisher.Fleet {
 	w.tb.Helper()
-	cfg.Fleet, cfg.Executor, cfg.Heartbeat, cfg.Logger = w.cfg.Fleet, executor, heartbeat, &w.log
+	cfg.Fleet, cfg.Executor, cfg.Heartbeat, cfg.Logger = schema.DefaultFleet, executor, heartbeat, &w.log
 	if change != nil {
 		change(&cfg)
 	}
@@ -195,7 +187,7 @@ func (w *World) Reader() *publisher.Reader {
 	if w.reader == nil {
 		ctx, cancel := w.context()
 		defer cancel()
-		r, err := publisher.NewReader(ctx, publisher.Config{URL: w.URL(), Options: w.Options(), Fleet: w.cfg.Fleet})
+		r, err := publisher.NewReader(ctx, publisher.Config{URL: w.URL(), Options: w.Options(), Fleet: schema.DefaultFleet})
 		w.must(err, "connect a reader")
 		w.reader = r
 	}

@@ -91,7 +91,7 @@ func TestAdvance_PastAWait_WaitExpires(t *testing.T) {
 // Server and daemon are stopped and started, and the daemon is killed, under an executor that works on.
 func TestWorld_EachPartIsKilledAndStopped_NothingIsLost(t *testing.T) {
 	t.Parallel()
-	w := waymarktest.StartWith(t, waymarktest.Config{Fleet: "other", Silence: 2 * time.Second})
+	w := waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second})
 	f := w.Fleet("ex-1", nil)
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent"})
 	require.NoError(t, err)
