@@ -29,9 +29,6 @@ type Offer struct {
 	Data schema.HandoffOfferedData
 	// State is the application state of the offering run, read together with the offer. The child run starts with it.
 	State []schema.StateValue
-	// TooLong reports that the text exceeds [schema.HandoffSizeWarning] characters. Such a text may cost its reader
-	// more context than it saves. The run is flagged.
-	TooLong bool
 }
 
 // Offers returns the open hand-offs of a run, oldest first: those offered, and those accepted but not closed. For a run
@@ -75,7 +72,6 @@ func offersOf(s *schema.State) []Offer {
 				break
 			}
 		}
-		offer.TooLong = offer.Data.TooLong()
 		offers = append(offers, offer)
 	}
 	return offers

@@ -35,8 +35,11 @@ func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 		}
 	}
 	if f.secrets != nil {
-		if data, body, err = f.encrypt(ctx, run, d.turn, data, body, d.invented); err != nil {
-			return err
+		if data, err = f.secrets.Encrypt(ctx, run, d.turn, data, body, d.invented); err == nil {
+			body, err = schema.MarshalData(data)
+		}
+		if err != nil {
+			return fmt.Errorf("encryption of %s: %w", d.data.EventName(), err)
 		}
 		d.data = data // this handle folds the same data as every other reader
 	}

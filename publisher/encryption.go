@@ -94,21 +94,6 @@ func keyError(what, id string, cause error) error {
 	return fmt.Errorf("%s: key %s: %w: %w", what, id, ErrEncrypted, cause)
 }
 
-// encrypt returns the data of an event with its content encrypted; without keys, data itself. body is the JSON of data.
-func (f *Fleet) encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, []byte, error) {
-	if f.secrets == nil {
-		return data, body, nil
-	}
-	sealed, err := f.secrets.Encrypt(ctx, run, turn, data, body, invented)
-	if err == nil {
-		body, err = schema.MarshalData(sealed)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("encryption of %s: %w", data.EventName(), err)
-	}
-	return sealed, body, nil
-}
-
 // openKnown decrypts the content of an event with the known keys; nil without keys.
 func (r *Reader) openKnown() func(*schema.Event, schema.Data) {
 	if r == nil || r.secrets == nil {

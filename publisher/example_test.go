@@ -168,7 +168,7 @@ func ExampleFleet_AcceptHandoff() {
 		Context:   &schema.HandoffContext{Decisions: []string{"keep the old API"}, FilesModified: []string{"store.go", "store_test.go", "store.go"}},
 	}).Offer(ctx)
 	must(err)
-	fmt.Println(offer.HandoffID, offer.Data.Context.FilesModified, offer.Data.SizeChars, "characters, too long:", offer.TooLong)
+	fmt.Println(offer.HandoffID, offer.Data.Context.FilesModified, offer.Data.SizeChars, "characters, too long:", offer.Data.TooLong())
 
 	config.Executor = "laptop-2"
 	second, err := publisher.Connect(ctx, config)

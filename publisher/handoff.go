@@ -141,6 +141,6 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	r.View(func(s *schema.State) { state = slices.Clone(s.Values) })
 	return Offer{
 		Run: r.id, Agent: r.Head().Agent, HandoffID: d.HandoffID, Hash: e.ContentHash().String(), Status: schema.HandoffStatusOffered,
-		Since: e.Time, Data: d, TooLong: d.TooLong(), State: state,
+		Since: e.Time, Data: d, State: state,
 	}, nil
 }

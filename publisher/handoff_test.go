@@ -61,7 +61,7 @@ func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
 	require.Equal(t, int64(1), run.Head().Counts.Handoffs)
 	offer, err := h.Offer(t.Context())
 	require.NoError(t, err)
-	require.True(t, offer.TooLong)
+	require.True(t, offer.Data.TooLong())
 	require.True(t, run.Head().SizeWarning)
 	require.Contains(t, log.String(), `"level":"warn","run":"r1","handoff":"h1","size_chars":4001`)
 

@@ -310,8 +310,8 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 			return end(RunEnd{}, func(with RunEnd) error { return l.run.Complete(ctx, key, with) })
 		}
 	}
-	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {
-		return false, l.checkCutOff(reason)
+	if reason, cuts := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {
+		return false, l.checkCutOff(reason, cuts)
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
 		limit, err := l.reached(ctx, false)

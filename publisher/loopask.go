@@ -127,7 +127,7 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 		}
 		say(schema.RoleUser, text)
 	case l.leftOff():
-		if reason := l.cutOff(); reason != "" {
+		if reason, _ := l.cutOff(); reason != "" {
 			say(schema.RoleUser, "Your last answer was cut off ("+reason+"). Continue from there, in shorter answers.")
 		} else if l.Complete != "" && len(spec.Signals) == 0 {
 			say(schema.RoleUser, l.reminder())

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -31,38 +32,32 @@ func cutReason(reasons []string) string {
 	return ""
 }
 
-// cutOff is the reason why the latest answer is incomplete; empty if it is complete.
-func (l *looping) cutOff() (reason string) {
-	l.run.View(func(s *schema.State) {
-		for i := range slices.Backward(s.Turns) {
-			if a := s.Turns[i].Answer; a != nil {
-				reason = cutReason(a.FinishReasons)
-				return
-			}
-		}
-	})
-	return reason
-}
-
-// checkCutOff returns an error if the run cannot continue after its incomplete latest answer.
-func (l *looping) checkCutOff(reason string) error {
-	if slices.Contains(withheldReasons, reason) {
-		return fmt.Errorf("run %s: the provider withheld the answer of the model (%s)", l.run.id, reason)
-	}
-	cuts := 0
+// cutOff is the reason why the latest answer is incomplete, and how many answers in a row are; empty and 0 if it is
+// complete.
+func (l *looping) cutOff() (reason string, cuts int) {
 	l.run.View(func(s *schema.State) {
 		for i := range slices.Backward(s.Turns) {
 			a := s.Turns[i].Answer
 			if a == nil {
 				continue
 			}
-			if cutReason(a.FinishReasons) == "" {
+			why := cutReason(a.FinishReasons)
+			if why == "" {
 				return
 			}
+			reason = cmp.Or(reason, why)
 			cuts++
 		}
 	})
-	if cuts >= mostCuts {
+	return reason, cuts
+}
+
+// checkCutOff returns an error if the run cannot continue after its incomplete latest answer.
+func (l *looping) checkCutOff(reason string, cuts int) error {
+	switch {
+	case slices.Contains(withheldReasons, reason):
+		return fmt.Errorf("run %s: the provider withheld the answer of the model (%s)", l.run.id, reason)
+	case cuts >= mostCuts:
 		return fmt.Errorf("run %s: %d answers of the model in a row were cut off (%s): raise the model's token limit, or ask for less at a time", l.run.id, cuts, reason)
 	}
 	return nil

@@ -128,23 +128,17 @@ func (r *Reader) lookup(ctx context.Context) (err error) {
 	defer cancel()
 	ctx, done := r.denied.Context(ctx, "")
 	defer done()
-	return lookupError(permitted(ctx, r.lookupPermitted(ctx)))
-}
-
-func (r *Reader) lookupPermitted(ctx context.Context) error {
 	// Credentials of another fleet reach settings without this fleet: the server then refuses the stream.
-	missing := r.readSettings(ctx)
-	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
-		return missing
+	if err = r.readSettings(ctx); err == nil || errors.Is(err, ErrNotProvisioned) {
+		stream := schema.NamesOf(r.opts.Fleet, 0).EventStream()
+		_, failed := r.js.Stream(ctx, stream)
+		if errors.Is(failed, jetstream.ErrStreamNotFound) {
+			err = r.notProvisioned("stream " + stream)
+		} else if failed != nil {
+			err = fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, failed)
+		}
 	}
-	_, err := r.js.Stream(ctx, schema.NamesOf(r.opts.Fleet, 0).EventStream())
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return r.notProvisioned("stream " + schema.NamesOf(r.opts.Fleet, 0).EventStream())
-	case err != nil:
-		return fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, err)
-	}
-	return missing
+	return lookupError(permitted(ctx, err))
 }
 
 // leaderSettings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] if they are not stored:

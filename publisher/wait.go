@@ -148,9 +148,9 @@ func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInp
 	return r.awaitInput(ctx, interruptID)
 }
 
-func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, error) {
-	var input schema.RunInputData
-	err := r.await(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
+// awaitInput is AwaitInput without the checks, and loads the answer from the blob store.
+func (r *Run) awaitInput(ctx context.Context, id string) (input schema.RunInputData, err error) {
+	err = r.await(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
 		if state == inputUnknown {
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
@@ -161,22 +161,14 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 	if err != nil {
 		return input, err
 	}
-	return r.answer(ctx, input)
-}
-
-// answer loads an answer's content from the blob store, and returns an error if the question was cancelled or has
-// expired.
-func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.RunInputData, error) {
-	payload, err := r.fleet.Field(ctx, input.Refs, "/payload", input.Payload)
-	if err != nil {
-		return input, fmt.Errorf("answer to question %.80q of run %s: %w", input.InterruptID, r.id, err)
-	}
-	input.Payload = payload
-	switch input.Status {
-	case schema.InputCancelled:
-		return input, fmt.Errorf("run %s: question %.80q: %w by %s", r.id, input.InterruptID, ErrInputCancelled, input.By)
-	case schema.InputExpired:
-		return input, fmt.Errorf("run %s: question %.80q: %w", r.id, input.InterruptID, ErrInputExpired)
+	input.Payload, err = r.fleet.Field(ctx, input.Refs, "/payload", input.Payload)
+	switch {
+	case err != nil:
+		return input, fmt.Errorf("answer to question %.80q of run %s: %w", id, r.id, err)
+	case input.Status == schema.InputCancelled:
+		return input, fmt.Errorf("run %s: question %.80q: %w by %s", r.id, id, ErrInputCancelled, input.By)
+	case input.Status == schema.InputExpired:
+		return input, fmt.Errorf("run %s: question %.80q: %w", r.id, id, ErrInputExpired)
 	}
 	return input, nil
 }
