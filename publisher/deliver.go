@@ -211,7 +211,7 @@ func (d *delivery) try(ctx context.Context) (step, error) {
 	}
 	sent := time.Now()
 	last, _ := d.ledger.end()
-	return d.answered(ctx, d.sender.Append(ctx, d.items[0].message(d.subject), last), sent)
+	return d.answered(ctx, d.append(ctx, d.items[0].message(d.subject), last), sent)
 }
 
 // answered says what an answer means; see the table of answers in the package's documentation.

@@ -27,9 +27,7 @@ type Fleet struct {
 	instance string
 	// redactor is nil without redaction.
 	redactor *redactor
-	sender   send.Sender
-	// played returns recorded results in place of tools, in a test that replays a recorded run; nil runs the tools.
-	played func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
+	hooks    send.Hooks
 
 	// life ends, with ErrStopped as its cause, when the fleet is closed.
 	life context.Context //nolint:containedctx // the life of the handle itself
@@ -91,12 +89,9 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 			return nil, errors.Join(fmt.Errorf("%w: Encryption.Current: key %s: %w", ErrConfig, id, err), reader.Close(ctx))
 		}
 	}
-	hooks := send.HooksOf(ctx)
-	if hooks.NoOutwait {
+	if f.hooks = send.HooksOf(ctx); f.hooks.NoOutwait {
 		f.outwait = 0
 	}
-	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout, Hook: hooks.Append}
-	f.played = hooks.Tool
 	return f, nil
 }
 

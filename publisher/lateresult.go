@@ -51,7 +51,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // the call is closed, or an earlier try is in the log
 			}
-			switch answer := a.sender.Append(ctx, it.message(a.subject), last); answer.Outcome {
+			switch answer := a.append(ctx, it.message(a.subject), last); answer.Outcome {
 			case eventlog.Stored:
 				return nil
 			case eventlog.Full, eventlog.Oversized, eventlog.Refused, eventlog.Denied, eventlog.AnswerDenied:

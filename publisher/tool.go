@@ -212,15 +212,11 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 			return fmt.Errorf("call %s in %s: %w", c.asked.ID, turn, err)
 		}
 	}
-	record := c.asked.draft(turn.number)
-	record.invented = c.tool == nil
-	if d, ok := record.data.(*schema.ToolCalledData); ok {
-		d.Requested = c.run.fleet.cfg.Policy != nil // the policy decides before it begins
-		if c.key.Occurrence > 1 {
-			d.Occurrence = c.key.Occurrence // so that it begins no other call
-		}
+	data := c.asked.called(c.run.fleet.cfg.Policy != nil)
+	if c.key.Occurrence > 1 {
+		data.Occurrence = c.key.Occurrence // so that it begins no other call
 	}
-	if _, err := turn.publish(ctx, record); err != nil {
+	if _, err := turn.publish(ctx, draft{data: data, turn: turn.number, invented: c.tool == nil}); err != nil {
 		return err
 	}
 	if c.run.ledger.call(c.key).open == nil {
@@ -291,11 +287,11 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 
 // tool returns what runs a call: the tool itself, or the recorded outcome in a test that replays a run.
 func (f *Fleet) tool(tool ToolFunc) ToolFunc {
-	if f.played == nil {
+	if f.hooks.Tool == nil {
 		return tool
 	}
 	return func(_ context.Context, inv Invocation) (ToolResult, error) {
-		d, err := f.played(inv.Key, inv.Name, inv.Arguments)
+		d, err := f.hooks.Tool(inv.Key, inv.Name, inv.Arguments)
 		return ToolResult{Result: []byte(d.Result), IsError: d.IsError, Source: []byte(d.Source)}, err
 	}
 }

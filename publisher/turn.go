@@ -104,8 +104,7 @@ func (t *Turn) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, 
 
 // AddMessage publishes a message outside any turn.
 func (r *Run) AddMessage(ctx context.Context, m schema.Message) error {
-	_, err := r.publish(ctx, draft{data: &schema.MessageAddedData{Message: m}})
-	return err
+	return r.Publish(ctx, &schema.MessageAddedData{Message: m}, 0)
 }
 
 // ToolCall is a call that the model requested.
@@ -145,9 +144,12 @@ func (c *ToolCall) requested() schema.RequestedCall {
 	}
 }
 
-func (c *ToolCall) draft(turn int32) draft {
+// called is the event of the call. requested: the policy decides before it begins.
+func (c *ToolCall) called(requested bool) *schema.ToolCalledData {
 	call := c.requested()
-	return draft{data: call.Called(), turn: turn}
+	data := call.Called()
+	data.Requested = requested
+	return data
 }
 
 // Answer is a model's answer.
@@ -267,16 +269,16 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 		if c.Error != nil {
 			return nil, fmt.Errorf("call %s in %s: %w", c.ID, t, configError("Error", c.Error.Type, "record a call that cannot be made with Turn.Answer"))
 		}
-		drafts[i] = c.draft(t.number)
-		if d, ok := drafts[i].data.(*schema.ToolCalledData); ok {
-			d.Requested = t.run.fleet.cfg.Policy != nil // the policy decides before it begins
-		}
+		drafts[i] = draft{data: c.called(t.run.fleet.cfg.Policy != nil), turn: t.number}
 	}
 	verdicts, err := t.publish(ctx, drafts...)
 	if err != nil {
 		return nil, err
 	}
-	keys := keysOf(verdicts)
+	keys := make([]schema.CallKey, len(verdicts))
+	for i, v := range verdicts {
+		keys[i] = v.Call
+	}
 	if t.run.fleet.cfg.Policy != nil {
 		return keys, t.beginAll(ctx, keys)
 	}
@@ -299,14 +301,6 @@ func (t *Turn) beginAll(ctx context.Context, keys []schema.CallKey) error {
 		}
 	}
 	return errors.Join(denied...)
-}
-
-func keysOf(verdicts []schema.Verdict) []schema.CallKey {
-	keys := make([]schema.CallKey, len(verdicts))
-	for i, v := range verdicts {
-		keys[i] = v.Call
-	}
-	return keys
 }
 
 // ToolResult is the result of a tool.
