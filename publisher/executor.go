@@ -51,8 +51,6 @@ type ExecutorSpec struct {
 	// capacity until it is answered. The executor that claims it next reaches the same question, runs the tool again, and
 	// gets the answer.
 	WaitDetached bool
-	// AllowGaps as in [ClaimSpec].
-	AllowGaps bool
 	// OnOutcome is called once for each run that the executor has finished with. err is the error of its work, or the
 	// reason why the outcome could not be published. nil means no callback.
 	OnOutcome func(run string, outcome Outcome, err error)
@@ -369,10 +367,7 @@ func (e *Executor) inHand() []*drive {
 
 // claimRuns claims runs while there is capacity. A claim in progress when ctx ends continues until claiming ends.
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
-	spec := ClaimSpec{
-		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
-		AllowGaps: e.spec.AllowGaps,
-	}
+	spec := ClaimSpec{Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels}
 	var pause, unanswered claimPauses
 	for {
 		room, ok := e.mayClaim(ctx)

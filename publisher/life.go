@@ -15,8 +15,7 @@ import (
 
 // Compact publishes context.compacted: the model continues with a summary of the turns through d.ThroughTurn.
 func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error {
-	_, err := r.publish(ctx, draft{data: &d})
-	return err
+	return r.Publish(ctx, &d, 0)
 }
 
 // Artifact publishes artifact.added. Content above the inline limit goes to the blob store. Artifact adds a missing
@@ -30,15 +29,13 @@ func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
 			d.Size = cmp.Or(d.Size, int64(len(text)))
 		}
 	}
-	_, err := r.publish(ctx, draft{data: &d, turn: r.ledger.openTurn()})
-	return err
+	return r.Publish(ctx, &d, r.ledger.openTurn())
 }
 
 // Error publishes error.raised: an error that did not end the run. scope is run, turn or tool; empty means run.
 func (r *Run) Error(ctx context.Context, e schema.Error, scope string) error {
 	turn := r.ledger.openTurn()
-	_, err := r.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: e, Scope: scope, Turn: turn}, turn: turn})
-	return err
+	return r.Publish(ctx, &schema.ErrorRaisedData{Error: e, Scope: scope, Turn: turn}, turn)
 }
 
 // Limit publishes limit.reached. limit is turns, tokens, time, context or budget; value and maximum are written as
@@ -64,21 +61,18 @@ func (r *Run) Limit(ctx context.Context, limit string, value, maximum any) error
 
 // Mark publishes checkpoint.marked: the run can be restored at this point by its name.
 func (r *Run) Mark(ctx context.Context, name string) error {
-	_, err := r.publish(ctx, draft{data: &schema.CheckpointMarkedData{Name: name}})
-	return err
+	return r.Publish(ctx, &schema.CheckpointMarkedData{Name: name}, 0)
 }
 
 // Wait publishes run.waiting: the run waits for a person or an event. [Run.AwaitInput] returns the answer.
 func (r *Run) Wait(ctx context.Context, d schema.RunWaitingData) error {
-	_, err := r.publish(ctx, draft{data: &d})
-	return err
+	return r.Publish(ctx, &d, 0)
 }
 
 // Interrupt publishes run.interrupted: this executor stops cleanly, and other executors may claim the run at once.
 // reason is shutdown, preempted or budget.
 func (r *Run) Interrupt(ctx context.Context, reason string) error {
-	_, err := r.publish(ctx, draft{data: &schema.RunInterruptedData{Reason: reason}})
-	return err
+	return r.Publish(ctx, &schema.RunInterruptedData{Reason: reason}, 0)
 }
 
 // RunEnd describes how a run ended.

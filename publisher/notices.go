@@ -52,57 +52,42 @@ type follower struct {
 	ended func() bool
 
 	mu sync.Mutex
-	// looking: a notice is being followed up. again: another one arrived. noticed is the highest sequence named.
-	looking, again bool
-	noticed        schema.StreamSequence
+	// looking: a notice is being followed up. noticed is the highest sequence named, and left the number of looks since
+	// the latest notice that may follow.
+	looking bool
+	noticed schema.StreamSequence
+	left    int
 }
 
 // notice records a sequence. It reports whether the caller must start to look.
 func (w *follower) notice(at schema.StreamSequence) (begin bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.noticed = max(w.noticed, at)
-	w.again = true
+	w.noticed, w.left = max(w.noticed, at), lookTries
 	begin = !w.looking
 	w.looking = true
 	return begin
 }
 
-// next returns the sequence to look up to, and whether a notice arrived since the last call.
-func (w *follower) next() (upTo schema.StreamSequence, again bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	upTo, again = w.noticed, w.again
-	w.again = false
-	return upTo, again
-}
-
-// rest stops looking, unless another notice arrived.
-func (w *follower) rest() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.again {
-		return false
-	}
-	w.looking, w.noticed = false, 0
-	return true
-}
-
 // lookUntil looks until the noticed sequence was folded, and returns the error if it was not.
 func (w *follower) lookUntil(ctx context.Context) error {
 	wait := &pause.Backoff{Next: lookPatience, Most: 4 * lookPatience}
-	for try := 0; ; {
-		upTo, again := w.next()
-		if again {
-			try = 0
-		}
+	for {
+		w.mu.Lock()
+		w.left--
+		upTo, left := w.noticed, w.left
+		w.mu.Unlock()
 		err := w.look(ctx, upTo)
-		try++
-		if (err == nil || w.ended() || try == lookTries || ctx.Err() != nil) && w.rest() {
+		w.mu.Lock()
+		again := w.left != left // a notice arrived meanwhile
+		if !again && (err == nil || left == 0 || w.ended()) || ctx.Err() != nil {
+			w.looking, w.noticed = false, 0
+			w.mu.Unlock()
 			return err
 		}
-		if err != nil && !wait.Wait(ctx) {
-			continue // the fleet is closed
+		w.mu.Unlock()
+		if err != nil {
+			wait.Wait(ctx)
 		}
 	}
 }

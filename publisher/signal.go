@@ -184,8 +184,7 @@ func (r *Run) askSignal(ctx context.Context) error {
 // ConsumeSignals publishes signal.consumed: the executor has acted on these signals. Act first: if another executor
 // takes the run over before this event is durable, it gets the signals again.
 func (r *Run) ConsumeSignals(ctx context.Context, ids ...string) error {
-	_, err := r.publish(ctx, draft{data: &schema.SignalConsumedData{SignalIDs: ids}})
-	return err
+	return r.Publish(ctx, &schema.SignalConsumedData{SignalIDs: ids}, 0)
 }
 
 // signalGuard names the signals that prevent an event's publication. They are looked for in the known state of the run,

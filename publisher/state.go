@@ -22,14 +22,12 @@ func (r *Run) SetState(ctx context.Context, key string, value any) error {
 	if err != nil {
 		return fmt.Errorf("run %s: %w", r.id, err)
 	}
-	_, err = r.publish(ctx, draft{data: &schema.StateSetData{Key: key, Value: body}, turn: r.ledger.openTurn()})
-	return err
+	return r.Publish(ctx, &schema.StateSetData{Key: key, Value: body}, r.ledger.openTurn())
 }
 
 // DeleteState deletes a value of the run's application state. Deleting a key without a value is not an error.
 func (r *Run) DeleteState(ctx context.Context, key string) error {
-	_, err := r.publish(ctx, draft{data: &schema.StateDeletedData{Key: key}, turn: r.ledger.openTurn()})
-	return err
+	return r.Publish(ctx, &schema.StateDeletedData{Key: key}, r.ledger.openTurn())
 }
 
 // GetState reads a value of the run's application state into the variable that into points to, as json.Unmarshal does.
