@@ -298,7 +298,8 @@ func (r *Run) giveAway(ctx context.Context, offer Offer, spec RunSpec, unless si
 		return nil, err
 	}
 	// Whatever the child's state, it has the work: this run is done.
-	if end := r.endHandedOn(ctx, id, unless); end != nil {
+	ended := &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + id}
+	if _, end := r.publish(ctx, draft{data: ended, own: true, unless: unless}); end != nil {
 		return child, errors.Join(err, end)
 	}
 	return child, err

@@ -43,7 +43,7 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 		}
 		c.look()
 		switch {
-		case c.open == nil && c.wasDenied():
+		case c.open == nil && c.call != nil && c.call.Outcome == schema.OutcomeFailed && c.call.Error != nil && c.call.Error.Type == DeniedType:
 			return &ToolError{Key: key, Failure: *c.call.Error, Replayed: true}
 		case c.open == nil && c.call != nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
@@ -76,11 +76,6 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	}
 }
 
-// wasDenied reports whether the call was closed by a denial.
-func (c *callRunner) wasDenied() bool {
-	return c.call != nil && c.call.Outcome == schema.OutcomeFailed && c.call.Error != nil && c.call.Error.Type == DeniedType
-}
-
 // recall takes the call from the record, as input of the policy.
 func (c *callRunner) recall(ctx context.Context) error {
 	if c.call == nil {
@@ -107,19 +102,6 @@ func beginDraft(open *schema.OpenCall, stricter *ToolCall) draft {
 	return draft{turn: open.Turn, data: data}
 }
 
-// proofDraft records that a call begins now, as proof of the epoch.
-func proofDraft(key schema.CallKey) draft {
-	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
-		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
-		Policy: schema.BeginPolicy, Reason: "the call begins now",
-	}}
-}
-
-func (c *callRunner) tooSlow() error {
-	return fmt.Errorf("beginning call %s in turn %d of run %s: %w: no acknowledgement of %d events came within %s; see: waymark doctor",
-		c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
-}
-
 // mayBegin prepares a decided call so that its tool may run now. guarded: the tool needs a proof of the epoch. again:
 // the call may have changed and must be looked up again.
 func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, err error) {
@@ -141,10 +123,14 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		return false, err
 	}
 	if c.proofs == beginTries {
-		return false, c.tooSlow()
+		return false, fmt.Errorf("beginning call %s in turn %d of run %s: %w: no acknowledgement of %d events came within %s; see: waymark doctor",
+			c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
 	}
 	c.proofs++
-	if _, err := c.run.publish(ctx, proofDraft(c.key)); err != nil {
+	proof := &schema.ToolDecidedData{
+		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Decision: schema.DecisionAllow, Policy: schema.BeginPolicy, Reason: "the call begins now",
+	}
+	if err := c.run.Publish(ctx, proof, c.key.Turn); err != nil {
 		return false, fmt.Errorf("beginning call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err)
 	}
 	return true, nil

@@ -216,10 +216,24 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 // Hydrate loads the large fields of a state from the blob store, in place, decrypts them, and removes their refs. A
 // field without an available key keeps its ref, without the dataref. Each content is checked against its name. All
 // blobs together may have eight times Config.MaxBlob.
-func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
-	h := hydrator{reader: r, ctx: ctx, left: maxHydrate * r.opts.MaxBlob}
-	eachPart(s, func(_ string, refs *[]schema.Ref, part any) { h.fill(refs, part) })
-	return h.err
+func (r *Reader) Hydrate(ctx context.Context, s *schema.State) (err error) {
+	left := maxHydrate * r.opts.MaxBlob
+	eachPart(s, func(_ string, refs *[]schema.Ref, part any) {
+		contents := schema.Contents(part)
+		var rest []schema.Ref // those of values that stay encrypted
+		for _, ref := range *refs {
+			i := slices.IndexFunc(contents, func(c schema.Content) bool { return c.Large && c.Path == ref.Path })
+			done := false
+			if err == nil && i >= 0 && (ref.DataRef != "" || ref.Place != "" && r.secrets != nil) {
+				done, err = r.fill(ctx, &ref, &contents[i], &left)
+			}
+			if !done {
+				rest = append(rest, ref)
+			}
+		}
+		*refs = rest
+	})
+	return err
 }
 
 // eachPart calls do for each part of a state that has refs. Parts that several copies of a state share are replaced by
@@ -325,55 +339,23 @@ func (r *Reader) value(ctx context.Context, ref *schema.Ref, inline []byte) (con
 	}
 }
 
-type hydrator struct {
-	reader *Reader
-	ctx    context.Context //nolint:containedctx // lives for one call of Hydrate
-	left   int64
-	err    error
-}
-
-// fill loads and decrypts the large values of a part of the state that refs name. Values that stay encrypted keep their
-// refs.
-func (h *hydrator) fill(refs *[]schema.Ref, part any) {
-	if len(*refs) == 0 {
-		return
-	}
-	contents := schema.Contents(part)
-	var rest []schema.Ref
-	for _, ref := range *refs {
-		i := slices.IndexFunc(contents, func(c schema.Content) bool { return c.Large && c.Path == ref.Path })
-		if h.err != nil || i < 0 || ref.DataRef == "" && (ref.Place == "" || h.reader.secrets == nil) {
-			rest = append(rest, ref)
-			continue
-		}
-		done, err := h.one(&ref, &contents[i])
-		if err != nil {
-			h.err = err
-		}
-		if !done {
-			rest = append(rest, ref)
-		}
-	}
-	*refs = rest
-}
-
-// one fills one value, and reports whether its ref can be removed.
-func (h *hydrator) one(ref *schema.Ref, into *schema.Content) (done bool, err error) {
+// fill loads and decrypts one value, and reports whether its ref can be removed. left is what may still be loaded.
+func (r *Reader) fill(ctx context.Context, ref *schema.Ref, into *schema.Content, left *int64) (done bool, err error) {
 	var content jsontext.Value
 	if ref.DataRef == "" {
 		if content, err = into.JSON(); err != nil {
 			return false, err
 		}
 	}
-	if content, done, err = h.reader.value(h.ctx, ref, content); err != nil {
+	if content, done, err = r.value(ctx, ref, content); err != nil {
 		return false, err
 	}
 	if ref.DataRef != "" {
-		h.left -= int64(len(content))
+		*left -= int64(len(content))
 	}
 	switch {
-	case h.left < 0:
-		return false, fmt.Errorf("%w: the state's large fields exceed %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
+	case *left < 0:
+		return false, fmt.Errorf("%w: the state's large fields exceed %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*r.opts.MaxBlob)
 	case !content.IsValid():
 		return false, fmt.Errorf("%w: %s: is not JSON", ErrBlob, ref.DataRef)
 	}

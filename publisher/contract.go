@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 
 	"github.com/waymarkio/waymark/schema"
@@ -175,10 +174,4 @@ func (r *Run) uncompleted() error {
 		}
 		return nil
 	})
-}
-
-// endHandedOn ends a run whose work another run continues.
-func (r *Run) endHandedOn(ctx context.Context, child string, unless signalGuard) error {
-	_, err := r.publish(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true, unless: unless})
-	return err
 }
