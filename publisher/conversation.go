@@ -47,10 +47,8 @@ func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	r.View(func(s *schema.State) {
 		for i := range s.Calls {
 			if c := s.Calls[i]; c.Turn == t.number {
-				own.Calls = append(own.Calls, schema.Call{
-					CallKey: c.CallKey, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-					VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS, Source: c.Source, Refs: refsOf(c.Refs, "/arguments", "/source"),
-				})
+				c.Refs, c.Late = refsOf(c.Refs, "/arguments", "/source"), nil
+				own.Calls = append(own.Calls, c)
 			}
 		}
 	})

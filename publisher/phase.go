@@ -66,19 +66,14 @@ func (r *Run) Phase(ctx context.Context, name string, work func(context.Context)
 }
 
 func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, error) {
-	if err := r.ledger.err(); err != nil {
-		return nil, err
-	}
-	var output json.RawMessage
-	var refs []schema.Ref
-	r.View(func(s *schema.State) {
+	output, err := r.field(ctx, "/output", func(s *schema.State) (output []byte, refs []schema.Ref) {
 		for i := range s.Phases {
 			if p := &s.Phases[i]; p.Phase == name {
-				output, refs = []byte(p.Output), p.Refs
+				output, refs = p.Output, p.Refs
 			}
 		}
+		return output, refs
 	})
-	output, err := r.fleet.Field(ctx, refs, "/output", output)
 	if err != nil {
 		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
 	}

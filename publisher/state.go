@@ -36,27 +36,30 @@ func (r *Run) DeleteState(ctx context.Context, key string) error {
 //
 // It returns [ErrBlob], [ErrEncrypted], and the errors of [Run.Err].
 func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, err error) {
-	if err := r.ledger.err(); err != nil {
-		return false, err
-	}
-	var value jsontext.Value
-	var refs []schema.Ref
-	r.View(func(s *schema.State) {
+	body, err := r.field(ctx, "/value", func(s *schema.State) (value []byte, refs []schema.Ref) {
 		if v := s.Value(key); v != nil {
 			found, value, refs = true, v.Value, v.Refs
 		}
+		return value, refs
 	})
-	if !found {
-		return false, nil
-	}
-	body, err := r.fleet.Field(ctx, refs, "/value", value)
-	if err == nil {
+	if err == nil && found {
 		err = jsonv2.Unmarshal(body, into)
 	}
-	if err != nil {
-		return true, fmt.Errorf("state %q of run %s: %w", key, r.id, err)
+	if err != nil && found {
+		err = fmt.Errorf("state %q of run %s: %w", key, r.id, err)
 	}
-	return true, nil
+	return found, err
+}
+
+// field loads the value that find returns from the run's state, with its refs; path is its place there.
+func (r *Run) field(ctx context.Context, path string, find func(*schema.State) (value []byte, refs []schema.Ref)) ([]byte, error) {
+	if err := r.ledger.err(); err != nil {
+		return nil, err
+	}
+	var value []byte
+	var refs []schema.Ref
+	r.View(func(s *schema.State) { value, refs = find(s) })
+	return r.fleet.Field(ctx, refs, path, value)
 }
 
 // stateJSON is a value of a run's application state in its recorded form.
