@@ -156,7 +156,7 @@ func TestCrashEverywhere_RecordDiffers_IsFound(t *testing.T) {
 			}
 		})
 	})
-	require.Contains(t, said, "artifact aii is there, but not without a crash")
+	require.Contains(t, said, "artifact aii is there; without a crash it is not there")
 }
 
 // A request that passes its tool by is an effect outside of a tool.

@@ -62,18 +62,14 @@ func compare(a, b *trial, other string) *difference {
 		return d
 	}
 	d.effects(b, a)
-	d.limits(a.state, b.state)
 	d.questions(a.state, b.state)
 	if asked := questions(b.state); asked > questions(a.state) {
 		d.addf("people are asked %d questions, not %d: a repeated question needs the same InterruptID", asked, questions(a.state))
 	}
 	d.phases(a.state, b.state)
 	d.calls(a.state, b.state)
-	d.end(a.state, b.state)
+	d.facts(a, b)
 	d.conversation(a, b)
-	if other == withoutCrash {
-		d.kept(a, b)
-	}
 	return d
 }
 
@@ -186,34 +182,41 @@ func (t *trial) advice(made []effect) string {
 	}
 }
 
-func (d *difference) end(a, b *schema.State) {
-	if a.Head.Status != b.Head.Status {
-		d.addf("it ends as %s, not as %s", b.Head.Status, a.Head.Status)
+// facts are what a run came to, by name. ended: with its end, and kept: with its artifacts and the values of its state.
+func (t *trial) facts(ended, kept bool) map[string]any {
+	s := t.state
+	all := map[string]any{"its status": s.Head.Status}
+	if ended {
+		all["its output"], all["its summary"] = plain(s.Ended.Output, t.run), strings.ReplaceAll(s.Ended.Summary, t.run, "RUN")
+		all["its limit"], all["its completion"] = limitText(s), completionText(s)
+		all["its error"] = "none"
+		if s.Ended.Error != nil {
+			all["its error"] = s.Ended.Error.Type
+		}
 	}
-	if a.Ended == nil || b.Ended == nil {
-		return
+	for i := range s.Artifacts {
+		if kept {
+			all["artifact "+strings.ReplaceAll(s.Artifacts[i].ArtifactID, t.run, "RUN")] = "there"
+		}
 	}
-	if x, y := plain(a.Ended.Output, a.Head.Run), plain(b.Ended.Output, b.Head.Run); !reflect.DeepEqual(x, y) {
-		d.addf("its output is %s, not %s", short(b.Ended.Output), short(a.Ended.Output))
+	for i := range s.Values {
+		if kept {
+			all["value "+s.Values[i].Key] = plain(s.Values[i].Value, t.run)
+		}
 	}
-	if x, y := strings.ReplaceAll(a.Ended.Summary, a.Head.Run, "RUN"), strings.ReplaceAll(b.Ended.Summary, b.Head.Run, "RUN"); x != y {
-		d.addf("its summary is %q, not %q", b.Ended.Summary, a.Ended.Summary)
-	}
-	if x, y := a.Ended.Error, b.Ended.Error; (x == nil) != (y == nil) || x != nil && x.Type != y.Type {
-		d.addf("its error is %s, not %s", errorText(y), errorText(x))
-	}
+	return all
 }
 
-// limits compares the limits that the runs reached, and the completion tools that ended them.
-func (d *difference) limits(a, b *schema.State) {
-	if a.Ended == nil || b.Ended == nil {
-		return
-	}
-	if was, is := limitText(a), limitText(b); was != is {
-		d.addf("it reaches %s; %s it reaches %s", is, d.other, was)
-	}
-	if was, is := completionText(a), completionText(b); was != is {
-		d.addf("it is ended by %s; %s it is ended by %s", is, d.other, was)
+// facts compares what two runs came to.
+func (d *difference) facts(a, b *trial) {
+	ended, kept := a.state.Ended != nil && b.state.Ended != nil, d.other == withoutCrash
+	was, is := a.facts(ended, kept), b.facts(ended, kept)
+	names := maps.Clone(was)
+	maps.Copy(names, is)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !reflect.DeepEqual(was[name], is[name]) {
+			d.addf("%s is %v; %s it is %v", name, cmp.Or[any](is[name], "not there"), d.other, cmp.Or[any](was[name], "not there"))
+		}
 	}
 }
 
@@ -225,31 +228,6 @@ func questions(s *schema.State) (n int) {
 		}
 	}
 	return n
-}
-
-// kept compares the artifacts, by their ids, and the values of the state.
-func (d *difference) kept(a, b *trial) {
-	of := func(t *trial) (all map[string]any) {
-		all = make(map[string]any)
-		for i := range t.state.Artifacts {
-			all["artifact "+strings.ReplaceAll(t.state.Artifacts[i].ArtifactID, t.run, "RUN")] = true
-		}
-		for i := range t.state.Values {
-			all["value "+t.state.Values[i].Key] = plain(t.state.Values[i].Value, t.run)
-		}
-		return all
-	}
-	was, is := of(a), of(b)
-	for _, name := range slices.Sorted(maps.Keys(was)) {
-		if !reflect.DeepEqual(was[name], is[name]) {
-			d.addf("%s is %v, not %v", name, cmp.Or[any](is[name], "not there"), was[name])
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(is)) {
-		if _, ok := was[name]; !ok {
-			d.addf("%s is there, but not %s", name, d.other)
-		}
-	}
 }
 
 func limitText(s *schema.State) string {
@@ -311,9 +289,6 @@ func nameAndArguments(c *schema.Call, run string) string {
 }
 
 func errorText(e *schema.Error) string {
-	if e == nil {
-		return "none"
-	}
 	return fmt.Sprintf("%s: %.200s", e.Type, e.Message)
 }
 

@@ -244,7 +244,7 @@ func TestReplayFromEach_PhaseReadsOldOutput_Diverges(t *testing.T) {
 	t.Parallel()
 	file := recordWork(t, nil, drafted(`"text"`), "")
 	replays := map[string]func(testing.TB, string, func(*publisher.Config), func(*waymarktest.Recorded) publisher.Work){
-		"": waymarktest.Replay, "it ends as failed, not as completed": waymarktest.ReplayFromEach,
+		"": waymarktest.Replay, "its error is error; in the record it is none": waymarktest.ReplayFromEach,
 	}
 	for says, replay := range replays {
 		said := found(t, func(tb testing.TB) {

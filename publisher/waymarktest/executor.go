@@ -52,14 +52,7 @@ func (e *Executor) Start() {
 // Stop ends the executor as SIGTERM should: work ends at its next boundary, and other executors may claim its runs.
 func (e *Executor) Stop() {
 	e.w.tb.Helper()
-	if e.live == nil {
-		return
-	}
-	ctx, cancel := e.w.context()
-	defer cancel()
-	err := e.live.stop(ctx)
-	e.ended()
-	e.w.must(err, "stop executor %s", e.name)
+	e.w.must(e.end((*served).stop), "stop executor %s", e.name)
 }
 
 // Kill ends the executor like kill -9: its connection closes at once, and none of its events reach the log any more.
@@ -67,20 +60,22 @@ func (e *Executor) Stop() {
 // context ends, or after the executor's grace.
 func (e *Executor) Kill() {
 	e.w.tb.Helper()
+	_ = e.end((*served).kill) // never an error
+}
+
+// end ends the life of the executor if it runs.
+func (e *Executor) end(how func(*served, context.Context) error) error {
 	if e.live == nil {
-		return
+		return nil
 	}
 	ctx, cancel := e.w.context()
 	defer cancel()
-	e.live.kill(ctx)
-	e.ended()
-}
-
-func (e *Executor) ended() {
+	err := how(e.live, ctx)
 	e.live = nil
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.instance = ""
+	return err
 }
 
 // Fleet returns the handle of the running executor, to submit, answer and settle. It is nil while the executor does not
@@ -94,17 +89,13 @@ func (e *Executor) Fleet() *publisher.Fleet {
 
 // close ends the executor with the test.
 func (e *Executor) close() {
-	if e.live == nil {
-		return
-	}
-	ctx, cancel := e.w.context()
-	defer cancel()
+	how := (*served).stop
 	if !e.w.Server.runs() {
-		e.live.kill(ctx) // so that it cannot release its runs
-	} else if err := e.live.stop(ctx); err != nil {
+		how = (*served).kill // so that it cannot release its runs
+	}
+	if err := e.end(how); err != nil {
 		e.w.tb.Errorf("waymarktest: stop executor %s: %v", e.name, err)
 	}
-	e.ended()
 }
 
 // served is one life of an executor.
@@ -143,10 +134,11 @@ func (s *served) stop(ctx context.Context) error {
 }
 
 // kill closes the connection first, so that no message reaches the server any more.
-func (s *served) kill(ctx context.Context) {
+func (s *served) kill(ctx context.Context) error {
 	s.conn.Close()
 	_ = s.fleet.Close(ctx) // its connection is closed
 	s.cancel()
 	err := <-s.done // of the closed connection
 	s.log.Debug().Err(err).Msg("executor killed")
+	return nil
 }

@@ -199,13 +199,13 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 		err = s.executor.Adopt(run)
 	}
 	if err != nil {
-		s.kill(ctx)
+		_ = s.kill(ctx) // never an error
 		return false, fmt.Errorf("take over run %s: %w", t.run, err)
 	}
 	failed := c.attend(t, l, done)
 	if l.dead() || failed != nil {
 		t.killed = append(t.killed, number)
-		s.kill(ctx)
+		_ = s.kill(ctx) // never an error
 	} else if err := s.stop(ctx); err != nil {
 		return false, err
 	}

@@ -395,7 +395,7 @@ func (r *Recorded) divergef(format string, args ...any) error {
 // inRecord names the other side of a replay's comparison.
 const inRecord = "in the record"
 
-// divergence is the first divergence; empty for none.
+// divergence is the first divergence, or all differences of the whole run; empty for none.
 func (r *Recorded) divergence(t *trial) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -406,8 +406,5 @@ func (r *Recorded) divergence(t *trial) string {
 		return "the agent asked another model: pass Recorded.Model to it as its model"
 	}
 	d := compare(&trial{run: r.state.Head.Run, state: r.state, outside: new(outside)}, t, inRecord)
-	if len(d.lines) == 0 {
-		return ""
-	}
-	return d.lines[0]
+	return strings.Join(d.lines, "\n")
 }

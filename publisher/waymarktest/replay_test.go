@@ -117,7 +117,7 @@ func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
 		},
 		"a completion tool": {
 			func(l *publisher.Loop) { l.Complete = "look_up" },
-			"it is ended by the completion tool look_up in turn 1; in the record it is ended by no completion tool",
+			"its completion is the completion tool look_up in turn 1; in the record it is no completion tool",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
