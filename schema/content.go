@@ -220,28 +220,16 @@ func (w *contentWalk) members(path string, of []string, v reflect.Value) {
 	if len(*extra) == 0 {
 		return
 	}
-	read := func() (map[string]jsontext.Value, error) {
-		var members map[string]jsontext.Value
-		err := json.Unmarshal(*extra, &members)
-		return members, err
-	}
-	members, err := read()
-	if err != nil {
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(*extra, &members); err != nil {
 		w.add(Content{Path: path, IDs: of, get: func() (jsontext.Value, error) { return nil, err }, set: func(jsontext.Value) error { return err }})
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		w.add(Content{
 			Path: path + "/" + pointerToken(name), IDs: of,
-			get: func() (jsontext.Value, error) {
-				members, err := read()
-				return members[name], err
-			},
-			set: func(to jsontext.Value) error {
-				members, err := read()
-				if err != nil {
-					return err
-				}
+			get: func() (jsontext.Value, error) { return members[name], nil },
+			set: func(to jsontext.Value) (err error) {
 				members[name] = to
 				*extra, err = json.Marshal(members, json.Deterministic(true))
 				return err

@@ -138,19 +138,9 @@ func (s *State) doubted() {
 // BaseOfRecord returns the base that a run's first record names if the run is a fork, else nil. first is false for a
 // daemon's mark, which is no event of the run: look at the next record.
 func BaseOfRecord(rec *Record) (base *Base, first bool) {
-	e, err := Decode(rec.Header, rec.Body)
-	if err != nil {
-		return nil, true
-	}
-	if ErasedMark(e) {
-		return nil, false
-	}
-	if e.Name() != RunStarted {
-		return nil, true
-	}
-	data, err := ParseData(e)
-	if d, ok := data.(*RunStartedData); ok && err == nil {
+	p := Prepare(NoKeys, rec)
+	if d, ok := p.data.(*RunStartedData); ok {
 		return d.Base, true
 	}
-	return nil, true
+	return nil, !ErasedMark(p.Event)
 }

@@ -374,18 +374,7 @@ func (h *Head) Complete() bool { return h.Counts.Gaps == 0 }
 // Clone returns a copy that shares nothing with h.
 func (h *Head) Clone() Head {
 	c := *h
-	if h.Parent != nil {
-		parent := *h.Parent
-		c.Parent = &parent
-	}
-	if h.Base != nil {
-		base := *h.Base
-		c.Base = &base
-	}
-	if h.LastError != nil {
-		lastError := *h.LastError
-		c.LastError = &lastError
-	}
+	c.Parent, c.Base, c.LastError, c.Handoff = copied(h.Parent), copied(h.Base), copied(h.LastError), copied(h.Handoff)
 	c.Labels = maps.Clone(h.Labels)
 	c.KeyIDs = slices.Clone(h.KeyIDs)
 	c.CompletedPhases = slices.Clone(h.CompletedPhases)
@@ -393,10 +382,6 @@ func (h *Head) Clone() Head {
 	c.TurnCalls = slices.Clone(h.TurnCalls)
 	c.Interrupts = slices.Clone(h.Interrupts)
 	c.Handoffs = slices.Clone(h.Handoffs)
-	if h.Handoff != nil {
-		handoff := *h.Handoff
-		c.Handoff = &handoff
-	}
 	c.Marks = slices.Clone(h.Marks)
 	c.Forks = slices.Clone(h.Forks)
 	c.Signals = slices.Clone(h.Signals)
@@ -404,6 +389,13 @@ func (h *Head) Clone() Head {
 	c.Gaps = slices.Clone(h.Gaps)
 	c.Window = slices.Clone(h.Window)
 	return c
+}
+
+func copied[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	return new(*p)
 }
 
 // SegmentIndex describes a run's sealed segments.
