@@ -82,7 +82,6 @@ type Plan struct {
 	// empty for none.
 	PhasesSkipped  []string `json:"phases_skipped"`
 	PhaseRestarted string   `json:"phase_restarted,omitzero"`
-	Saved          Saved    `json:"saved"`
 }
 
 // PlanPoint is a point of a run.
@@ -124,23 +123,6 @@ type PlanCall struct {
 	// Commands settle a call that is held, or that its tool knows nothing about: one for each decision; none while the
 	// run's executor may work on it.
 	Commands []string `json:"commands,omitzero"`
-}
-
-// Saved is the work that need not be repeated, compared with starting the run over. Times are sums of recorded
-// durations: parallel calls count one after the other, and calls without a recorded duration count as nothing.
-type Saved struct {
-	// Turns that are answered or have ended, and the tokens they used.
-	Turns int64 `json:"turns"`
-	Usage Usage `json:"usage,omitzero"`
-	// Tokens are Usage's input and output tokens together.
-	Tokens int64 `json:"tokens"`
-	// Calls whose outcome is recorded.
-	Calls int64 `json:"calls"`
-	// ModelMS and ToolMS are the recorded durations of those turns' model calls and of those tool calls, in
-	// milliseconds; DurationMS is their sum.
-	ModelMS    int64 `json:"model_ms"`
-	ToolMS     int64 `json:"tool_ms"`
-	DurationMS int64 `json:"duration_ms"`
 }
 
 // Settleable reports whether the command settle settles an open call: one that an earlier executor may have run, each of
@@ -216,8 +198,6 @@ func PlanOf(s *State) Plan {
 		c := &s.Calls[i]
 		if c.Outcome != OutcomeOpen {
 			p.Reused = append(p.Reused, reusedCall(c))
-			p.Saved.Calls++
-			p.Saved.ToolMS = addClamped(p.Saved.ToolMS, c.DurationMS)
 		}
 	}
 	for i := range h.OpenCalls {
@@ -227,21 +207,6 @@ func PlanOf(s *State) Plan {
 		}
 		p.Calls = append(p.Calls, c)
 	}
-	for i := range s.Turns {
-		t := &s.Turns[i]
-		if t.Answer == nil && t.EndedAt == "" {
-			continue
-		}
-		p.Saved.Turns++
-		if t.Answer != nil {
-			p.Saved.ModelMS = addClamped(p.Saved.ModelMS, t.Answer.DurationMS)
-		}
-		if u := t.Usage(); u != nil {
-			p.Saved.Usage.add(*u)
-		}
-	}
-	p.Saved.Tokens = addClamped(p.Saved.Usage.InputTokens, p.Saved.Usage.OutputTokens)
-	p.Saved.DurationMS = addClamped(p.Saved.ModelMS, p.Saved.ToolMS)
 	p.Next = h.planNext()
 	return p
 }

@@ -66,7 +66,7 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 		"continues from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
 		"position", output.Position(at.Position), "new epoch", output.Number(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
-		"reused", story.ReusedText(p), "not reused", story.NotReusedText(p), "saved", story.SavedText(&p.Saved),
+		"reused", story.ReusedText(p), "not reused", story.NotReusedText(p),
 		"signals", signalsText(h),
 	); err != nil {
 		return err

@@ -17,8 +17,6 @@ import (
 func TestPlanTexts_RequestedCallAndNoTurn_AreCounted(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "1 make, 1 hold", story.NotReusedText(&schema.Plan{Calls: []schema.PlanCall{{Action: schema.CallHold}, {Action: schema.CallMake}}}))
-	require.Equal(t, "2 calls", story.SavedText(&schema.Saved{Calls: 2}))
-	require.Equal(t, "1 model answer, 7 tokens (3 in, 4 out)", story.SavedText(&schema.Saved{Turns: 1, Tokens: 7, Usage: schema.Usage{InputTokens: 3, OutputTokens: 4}}))
 }
 
 func TestPrintTable_Terminal_CutsProseAndDropsColumnsAndKeepsIDs(t *testing.T) {

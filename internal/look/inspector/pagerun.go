@@ -268,9 +268,9 @@ func scaled(rows []lineRow) []lineRow {
 // recoveryBody is the page of the effects of a takeover.
 type recoveryBody struct {
 	*schema.Plan
-	At, NextText, TurnText, ReusedText, NotReusedText, SavedText string
-	Again, Asked, Held, Closed                                   []schema.PlanCall
-	JSON, Missing                                                string
+	At, NextText, TurnText, ReusedText, NotReusedText string
+	Again, Asked, Held, Closed                        []schema.PlanCall
+	JSON, Missing                                     string
 }
 
 func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, error) {
@@ -285,7 +285,7 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	}
 	body := recoveryBody{
 		Plan: plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
-		ReusedText: story.ReusedText(plan), NotReusedText: story.NotReusedText(plan), SavedText: story.SavedText(&plan.Saved), JSON: runPath(run, "/recovery.json"),
+		ReusedText: story.ReusedText(plan), NotReusedText: story.NotReusedText(plan), JSON: runPath(run, "/recovery.json"),
 	}
 	if plan.Quarantined {
 		body.NextText = schema.QuarantinedText

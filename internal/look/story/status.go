@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/look/standstill"
@@ -123,28 +122,6 @@ func NotReusedText(p *schema.Plan) string {
 	}
 	if len(list) == 0 {
 		return "no call"
-	}
-	return strings.Join(list, ", ")
-}
-
-// SavedText is what starting over would cost again.
-func SavedText(s *schema.Saved) string {
-	if s.Turns == 0 && s.Calls == 0 {
-		return "nothing yet"
-	}
-	span := func(ms int64) string { return Span(time.Duration(ms) * time.Millisecond) }
-	var list []string
-	if s.Turns > 0 {
-		list = append(list, output.Plural(s.Turns, "model answer"))
-	}
-	if s.Calls > 0 {
-		list = append(list, output.Plural(s.Calls, "call"))
-	}
-	if s.Tokens > 0 {
-		list = append(list, fmt.Sprintf("%s (%d in, %d out)", output.Plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
-	}
-	if s.DurationMS > 0 {
-		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
 	}
 	return strings.Join(list, ", ")
 }
