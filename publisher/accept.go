@@ -166,7 +166,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 			spec.State[there.Values[i].Key] = there.Values[i].Value
 		}
 	}
-	source = &schema.HandoffSource{Run: offer.Run, HandoffID: offer.HandoffID, OfferHash: offer.Hash, Lineage: offer.Data.Lineage}
+	source = &schema.HandoffSource{Run: offer.Run, HandoffID: offer.HandoffID, OfferHash: offer.Hash}
 	spec.Handoff = source
 	if spec.offer, err = json.Marshal(offer.Data, json.Deterministic(true)); err != nil {
 		return nil, spec, "", fmt.Errorf("hand-off %s of run %s: %w", offer.HandoffID, offer.Run, err)

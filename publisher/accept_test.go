@@ -33,7 +33,7 @@ func TestOffer_Content_FromLog(t *testing.T) {
 	w.serve()
 	f := w.fleet()
 	run, err := f.Start(t.Context(), publisher.RunSpec{
-		ID: "r2", ResumedFrom: "r1", Handoff: &schema.HandoffSource{Run: "r1", HandoffID: "h0", OfferHash: fmt.Sprintf("%064d", 0), Lineage: []string{"r0"}},
+		ID: "r2", ResumedFrom: "r1", Handoff: &schema.HandoffSource{Run: "r1", HandoffID: "h0", OfferHash: fmt.Sprintf("%064d", 0)},
 	})
 	require.NoError(t, err)
 	turn := openTurn(t, run)
@@ -57,9 +57,6 @@ func TestOffer_Content_FromLog(t *testing.T) {
 	offer, err := run.Handoff(schema.HandoffOfferedData{Reason: "task_complete", NextAgent: "tester", Context: &schema.HandoffContext{FilesModified: []string{"a.go", "b.go", "a.go"}}}).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.go", "b.go", "s3://x/c"}, offer.Data.Context.FilesModified)
-	require.Equal(t, []schema.HandoffTool{{Name: "read", Calls: 2}, {Name: "write", Calls: 2, Failures: 1}}, offer.Data.Tools)
-	require.Equal(t, &schema.Usage{InputTokens: 7, OutputTokens: 2}, offer.Data.Usage)
-	require.Equal(t, []string{"r1", "r0"}, offer.Data.Lineage)
 	require.Equal(t, int64(len("a.gob.gos3://x/c")), offer.Data.SizeChars)
 	require.Equal(t, "handoff.1.tester", offer.HandoffID)
 	w.requireSameFold(run)
@@ -91,9 +88,8 @@ func TestAccept_Offer_ChildCarriesOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, child, again, "the process keeps its handle")
 
-	grandchild, err := child.Handoff(schema.HandoffOfferedData{Reason: "error"}).Offer(t.Context())
+	_, err = child.Handoff(schema.HandoffOfferedData{Reason: "error"}).Offer(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{"r1"}, grandchild.Data.Lineage)
 	require.NoError(t, second.CloseHandoff(t.Context(), offer, "", "done"))
 	require.Empty(t, w.fold("r1").Head.Handoffs)
 }

@@ -53,12 +53,10 @@ func (h *Handoff) Check() (schema.HandoffCheck, error) {
 	return schema.CheckHandoff(&d)
 }
 
-// Data returns the data that Offer would publish. It includes data from the run's log: the tools used, the usage, the
-// runs that this one continues, and the artifacts among the modified files, each of which is listed once. The result
-// changes as the run continues.
+// Data returns the data that Offer would publish. Its modified files include the run's artifacts, and each is
+// listed once. The result changes as the run continues.
 func (h *Handoff) Data() schema.HandoffOfferedData {
 	d := h.data
-	d.Lineage = nil
 	var about schema.HandoffContext
 	if d.Context != nil {
 		about = *d.Context
@@ -68,17 +66,6 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 		d.AgentID = cmp.Or(d.AgentID, s.Head.Agent)
 		if d.HandoffID == "" {
 			d.HandoffID = s.Head.DerivedID("handoff.", strings.TrimSuffix(fmt.Sprintf("%d.%s", s.Head.Turn, d.NextAgent), "."))
-		}
-		d.Tools = toolsOf(s)
-		if usage := s.Head.Usage; !usage.IsZero() {
-			d.Usage = &usage
-		}
-		if s.Head.ResumedFrom != "" {
-			d.Lineage = append(d.Lineage, s.Head.ResumedFrom)
-			if s.Started != nil && s.Started.Handoff != nil {
-				d.Lineage = append(d.Lineage, s.Started.Handoff.Lineage...)
-			}
-			d.Lineage = d.Lineage[:min(len(d.Lineage), maxLineage)]
 		}
 		for i := range s.Artifacts {
 			if name := cmp.Or(s.Artifacts[i].Name, s.Artifacts[i].URI); name != "" {
@@ -93,29 +80,6 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 	}
 	d.SizeChars = d.Size()
 	return d
-}
-
-// maxLineage bounds the runs named in a hand-off; the oldest are left out.
-const maxLineage = 64
-
-// toolsOf counts the calls of the run, by tool, in the order of first use.
-func toolsOf(s *schema.State) []schema.HandoffTool {
-	var tools []schema.HandoffTool
-	at := make(map[string]int)
-	for i := range s.Calls {
-		c := &s.Calls[i]
-		n, ok := at[c.Name]
-		if !ok {
-			n = len(tools)
-			at[c.Name] = n
-			tools = append(tools, schema.HandoffTool{Name: c.Name})
-		}
-		tools[n].Calls++
-		if c.Outcome == schema.OutcomeFailed {
-			tools[n].Failures++
-		}
-	}
-	return tools
 }
 
 // Offer publishes handoff.offered with [Handoff.Data]. An offer under the same id

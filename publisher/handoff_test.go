@@ -96,14 +96,11 @@ func TestHandoff_Document_StaysAsItIs(t *testing.T) {
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: "b.go"}))
 	files := append(make([]string, 0, 4), "a.go")
 	completed := append(make([]schema.HandoffCompleted, 0, 4), schema.HandoffCompleted{File: "a.go", Status: "partial"}, schema.HandoffCompleted{File: "./a.go", Status: "done"})
-	lineage := append(make([]string, 0, 4), "r0")
-	data := schema.HandoffOfferedData{Reason: "error", Completed: completed, Lineage: lineage, Context: &schema.HandoffContext{FilesModified: files}}
+	data := schema.HandoffOfferedData{Reason: "error", Completed: completed, Context: &schema.HandoffContext{FilesModified: files}}
 	d := run.Handoff(data).Data()
 	require.Equal(t, []string{"a.go", "b.go"}, d.Context.FilesModified)
 	require.Equal(t, []schema.HandoffCompleted{{File: "a.go", Status: "done"}}, d.Completed)
-	require.Empty(t, d.Lineage, "the runs that this one continues are in its log")
 	require.Equal(t, []string{"a.go", ""}, files[:2])
-	require.Equal(t, []string{"r0", ""}, lineage[:2])
 	require.Equal(t, []schema.HandoffCompleted{{File: "a.go", Status: "partial"}, {File: "./a.go", Status: "done"}, {}}, completed[:3])
 	require.Equal(t, files, data.Context.FilesModified)
 }

@@ -28,7 +28,7 @@ func plausible() []schema.Data {
 		&schema.RunStartedData{
 			Agent: "coder", Executor: "ex-1", Task: "mend the \"bug\" in naïve.go 🐛", ThreadID: "th-1", Model: "m", ModelTier: "large",
 			Provider: "p", Labels: map[string]string{"team": "blue"}, Parent: &schema.Parent{Run: "r0", Turn: 2, ToolCallID: "c9"},
-			MaxTurns: 20, ResumedFrom: "r-1", Instance: "a1", Handoff: &schema.HandoffSource{Run: "r-1", HandoffID: "h-1", OfferHash: zero, Lineage: []string{"r-0"}}, Source: []byte(`{"cwd":"/src"}`),
+			MaxTurns: 20, ResumedFrom: "r-1", Instance: "a1", Handoff: &schema.HandoffSource{Run: "r-1", HandoffID: "h-1", OfferHash: zero}, Source: []byte(`{"cwd":"/src"}`),
 		},
 		&schema.RunResumedData{
 			Executor: "ex-2", Instance: "b2", Reason: "claim", RequestID: "q-1",
@@ -90,8 +90,7 @@ func plausible() []schema.Data {
 			Completed: []schema.HandoffCompleted{{File: "a.go", Status: "done", Tests: &schema.HandoffTests{Passed: 3}, Notes: "n"}},
 			Remaining: []schema.HandoffRemaining{{File: "b.go", Description: "write it", ReferencePattern: "a.go", Priority: "high"}},
 			Context:   &schema.HandoffContext{Decisions: []string{"x"}, FilesModified: []string{"a.go"}},
-			NextAgent: "tester", CreatedAt: "2026-01-02T03:04:05Z", AgentID: "coder", SizeChars: 1200, Usage: usage, Lineage: []string{"r-1", "r-2"},
-			Tools: []schema.HandoffTool{{Name: "ls", Calls: 4, Failures: 1}},
+			NextAgent: "tester", CreatedAt: "2026-01-02T03:04:05Z", AgentID: "coder", SizeChars: 1200,
 		},
 		&schema.HandoffAcceptedData{HandoffID: "h-1", By: "tester", ChildRun: "r2", OfferHash: zero},
 		&schema.HandoffDeclinedData{HandoffID: "h-1", By: "tester", Reason: "busy"},

@@ -38,14 +38,6 @@ type HandoffContext struct {
 	Extra         jsontext.Value `json:",embed"`
 }
 
-// HandoffTool counts what a run did with one tool.
-type HandoffTool struct {
-	Name     string         `json:"name" content:"text" check:"required"`
-	Calls    int64          `json:"calls" check:"min=0"`
-	Failures int64          `json:"failures,omitzero" check:"min=0"`
-	Extra    jsontext.Value `json:",embed"`
-}
-
 // HandoffSource names the offer that a run carries out.
 type HandoffSource struct {
 	// Run that offered. Required.
@@ -53,10 +45,8 @@ type HandoffSource struct {
 	// HandoffID of the offer. Required.
 	HandoffID string `json:"handoff_id" check:"required,max=256,text"`
 	// OfferHash is the content hash of the accepted offer, hex. Required.
-	OfferHash string `json:"offer_hash" check:"required,hash"`
-	// Lineage are the runs that the offering run continues, the nearest first, from its offer. Checkpoints omit it.
-	Lineage []string       `json:"lineage,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
+	OfferHash string         `json:"offer_hash" check:"required,hash"`
+	Extra     jsontext.Value `json:",embed"`
 }
 
 // HandoffOfferedData offers the run's work to another agent, or to a continuation by the same agent.
@@ -70,12 +60,6 @@ type HandoffOfferedData struct {
 	Remaining []HandoffRemaining `json:"remaining,omitzero"`
 	Context   *HandoffContext    `json:"context,omitzero"`
 	NextAgent string             `json:"next_agent,omitzero,case:ignore" check:"name"`
-	// Tools that the run used, from its log.
-	Tools []HandoffTool `json:"tools,omitzero"`
-	// Usage of the run up to the offer, from its log.
-	Usage *Usage `json:"usage,omitzero"`
-	// Lineage are the runs that this one continues, the nearest first.
-	Lineage []string `json:"lineage,omitzero" each:"required,name"`
 	// CreatedAt is when the hand-off was written, RFC 3339, and AgentID the agent or process that wrote it. Both are
 	// claims of the writer; the event has its own time and source.
 	CreatedAt string `json:"created_at,omitzero,case:ignore" check:"time"`
