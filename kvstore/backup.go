@@ -83,6 +83,31 @@ func LastBackup(ctx context.Context, js jetstream.JetStream, fleet string) (Back
 	return r, nil
 }
 
+// PauseFor is how long a pause of purges and removals lasts, unless a backup renews it.
+const PauseFor = 30 * time.Second
+
+// Pause asks the daemons of a fleet to purge and remove nothing until a time, by the clock of the machine that takes a
+// backup. A time that is over ends the pause.
+func Pause(ctx context.Context, js jetstream.JetStream, fleet string, until time.Time) error {
+	b := newBucket(js, schema.LeaseBucket)
+	if _, err := b.publish(ctx, b.message("pause."+fleet, []byte(schema.FormatTime(until)), nil, false, 0)); err != nil {
+		return fmt.Errorf("pause of purges of fleet %s: %w", fleet, err)
+	}
+	return nil
+}
+
+// Paused reports whether a backup of the shard's fleet asks for a pause of purges and removals. It may be wrong if clocks
+// differ, or no server answers: a backup checks that nothing left the streams.
+func (s *Shard) Paused(ctx context.Context, now time.Time) bool {
+	b := newBucket(s.js, schema.LeaseBucket)
+	e, err := b.getFresh(ctx, "pause."+s.Names.Fleet)
+	if err != nil {
+		return false
+	}
+	left := schema.ParseTime(string(e.value)).Sub(now)
+	return left > 0 && left <= 2*PauseFor
+}
+
 // StreamOf returns the configuration that this version gives a stream of the fleet, and how it differs from have, the
 // stream's configuration in a backup. The description, the metadata, the first sequence and a byte limit within the
 // reserve are those of have; used is the size of the stream's content. The placement is left out: it names servers of

@@ -87,12 +87,6 @@ func NewErased(daemon string, r *Removal, nonce string, at time.Time) (*Event, e
 // [Removes].
 func ErasedMark(e *Event) bool { return e != nil && e.Type == TypeOf(RunErased) }
 
-// IsErasedMark is [ErasedMark] of a record.
-func IsErasedMark(rec *Record) bool {
-	e, err := Decode(rec.Header, rec.Body)
-	return err == nil && ErasedMark(e)
-}
-
 // Removes returns the removal of the run whose log has the record; nil if the record removes nothing. A record removes
 // its run whatever was folded before: a key of the fleet signed it, if the fleet has keys, and the server stored it
 // directly after the message that it names. So a signed event that the server refused counts nowhere else.

@@ -239,7 +239,8 @@ func (p *Purger) purge(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for looked := time.Now(); time.Since(looked) < wait; {
+		paused := p.deps.Shard.Paused(ctx, p.deps.Now()) // a full log does not wait
+		for looked := time.Now(); !paused && time.Since(looked) < wait; paused = p.deps.Shard.Paused(ctx, p.deps.Now()) {
 			e, ok := p.takeDue()
 			if !ok {
 				break
@@ -260,7 +261,10 @@ func (p *Purger) purge(ctx context.Context) error {
 			}
 			marked = now
 		}
-		if err := p.rest(ctx, min(wait, p.nextDue())); err != nil {
+		if !paused {
+			wait = min(wait, p.nextDue())
+		}
+		if err := p.rest(ctx, wait); err != nil {
 			return err
 		}
 	}

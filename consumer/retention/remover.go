@@ -123,9 +123,11 @@ func (r *Remover) Run(ctx context.Context) error {
 				r.later(run, 0)
 			}
 		}
-		if runs := r.take(); len(runs) > 0 {
-			r.removeAll(ctx, runs)
-			continue
+		if !r.deps.Shard.Paused(ctx, r.deps.Now()) {
+			if runs := r.take(); len(runs) > 0 {
+				r.removeAll(ctx, runs)
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -208,7 +208,7 @@ func TestRemoval_LateEvents_RemovedByNextDaemon(t *testing.T) {
 	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool {
 		log := w.Log("run-1")
-		return len(log) == 1 && schema.IsErasedMark(&log[0])
+		return len(log) == 1 && isErased(&log[0])
 	}, time.Minute, 10*time.Millisecond, "the late event is still there")
 	w.awaitUnlisted()
 	w.requireNothingLeft(&receipt)

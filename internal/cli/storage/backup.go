@@ -91,7 +91,7 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 	}
 	rows := make([][]string, len(m.Shards))
 	for i, s := range m.Shards {
-		rows[i] = []string{strconv.Itoa(s.Shard), output.Number(uint64(s.Barrier)), output.Number(uint64(s.Cut)), output.Number(s.Runs), strconv.Itoa(len(s.Erased))}
+		rows[i] = []string{strconv.Itoa(s.Shard), output.Number(uint64(s.Barrier)), output.Number(uint64(s.Cut)), output.Number(s.Runs)}
 	}
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
@@ -101,7 +101,6 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 		{Title: "began at", Right: true},
 		{Title: "has up to", Right: true},
 		{Title: "runs", Right: true},
-		{Title: "erased meanwhile", Right: true},
 	}, rows)
 }
 

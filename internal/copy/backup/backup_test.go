@@ -133,7 +133,7 @@ func TestBackup_SeveralShards_Restored(t *testing.T) {
 	underLoad(t, newWorld(t, 3), empty(t), 4)
 }
 
-func TestBackup_SegmentStoredMeanwhile_LosesNothing(t *testing.T) {
+func TestBackup_EventsPurgedMeanwhile_ReadAgain(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: a log of more bytes than travel at once")
@@ -153,13 +153,15 @@ func TestBackup_SegmentStoredMeanwhile_LosesNothing(t *testing.T) {
 			require.NoError(t, r.oneTurn(t.Context(), 100))
 		}
 	}
-	sealed := false
+	reads := 0
 	dir := target(t)
 	m, err := w.take(dir, func(stream string, _ uint64) {
 		if stream != names.EventStream() {
 			return
 		}
-		sealed = true
+		if reads++; reads > 1 {
+			return
+		}
 		// Like the fold worker and the purger of a full log: the run goes on, is sealed, and its events leave the
 		// log.
 		require.NoError(t, x.oneTurn(t.Context(), 100))
@@ -169,18 +171,41 @@ func TestBackup_SegmentStoredMeanwhile_LosesNothing(t *testing.T) {
 		require.EqualValues(t, len(x.acked)-1, n)
 	})
 	require.NoError(t, err)
-	require.True(t, sealed)
+	require.Equal(t, 2, reads)
 	cut := m.Shards[0]
-	require.Equal(t, 1, cut.LeftOut)
-	require.Equal(t, 13, cut.PutBack, "the start and three turns of x")
 
 	other := empty(t)
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 	require.NoError(t, err)
 	other.load()
-	require.Equal(t, 13, other.requireRun(x, cut.Cut))
+	require.Equal(t, 17, other.requireRun(x, cut.Cut))
 	require.Equal(t, 13, other.requireRun(y, cut.Cut))
 	require.Equal(t, 31, other.requireRun(filler, cut.Cut))
+}
+
+// A log that is purged in each try, as a full one is, gives no backup.
+func TestBackup_EventsPurgedInEachTry_Refused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	names := schema.NamesOf(fleet, 0)
+	x := w.writer("x")
+	require.NoError(t, x.start(t.Context()))
+	dir, reads := target(t), 0
+	_, err := w.take(dir, func(stream string, _ uint64) {
+		if stream != "KV_"+names.SegmentBucket() {
+			return
+		}
+		reads++
+		require.NoError(t, x.oneTurn(t.Context(), 100))
+		n, err := w.shard(0).PurgeRun(t.Context(), "x", x.acked[len(x.acked)-1].Stream)
+		require.NoError(t, err)
+		require.Positive(t, n)
+	})
+	require.ErrorIs(t, err, backup.ErrChanged)
+	require.ErrorContains(t, err, names.EventStream())
+	require.Equal(t, 3, reads)
+	require.NoDirExists(t, dir)
+	require.False(t, w.shard(0).Paused(t.Context(), time.Now()), "purges and removals go on")
 }
 
 // noise publishes one large message.
@@ -234,9 +259,12 @@ func TestBackup_RunErasedMeanwhile_NotHalfIncluded(t *testing.T) {
 		require.NoError(t, r.oneTurn(t.Context(), 100))
 	}
 	w.seal(x, 1, 0, 3)
-	dir := target(t)
+	dir, reads := target(t), 0
 	m, err := w.take(dir, func(stream string, _ uint64) {
 		if stream != "KV_"+names.SegmentBucket() {
+			return
+		}
+		if reads++; reads > 1 {
 			return
 		}
 		kv, err := w.js.KeyValue(t.Context(), names.SegmentBucket())
@@ -247,7 +275,6 @@ func TestBackup_RunErasedMeanwhile_NotHalfIncluded(t *testing.T) {
 		require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(names.EventSubject("x"))))
 	})
 	require.NoError(t, err)
-	require.Equal(t, []string{"x"}, m.Shards[0].Erased)
 	require.Equal(t, 1, m.Shards[0].Runs)
 	other := empty(t)
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})

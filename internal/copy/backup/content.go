@@ -1,17 +1,17 @@
 package backup
 
 import (
-	"bytes"
 	// The state within a stream's file is written for encoding/json.
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
+	"strconv"
 
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server/archive"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 )
@@ -29,6 +29,16 @@ type message struct {
 // stored is the size of the message in a server's file store.
 func (m *message) stored() uint64 {
 	return uint64(eventlog.StoredSize(len(m.subject), len(m.header), len(m.body))) //nolint:gosec // a size
+}
+
+// behind is the sequence of the message that an event follows; 0 for none.
+func (m *message) behind() uint64 {
+	header, err := nats.DecodeHeadersMsg(m.header)
+	if err != nil {
+		return 0 // a message without headers
+	}
+	n, _ := strconv.ParseUint(header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64) // 0 for other text
+	return n
 }
 
 // maxMessage bounds a message of a file: no stream of a fleet accepts a larger one.
@@ -101,55 +111,4 @@ func readContent(r io.Reader, has func(stdjson.RawMessage) error, yield func(*me
 			return err
 		}
 	}
-}
-
-// contentWriter writes a stream's file.
-type contentWriter struct {
-	packed *s2.Writer
-	arc    *archive.Writer
-}
-
-func newContentWriter(w io.Writer, st stdjson.RawMessage) (*contentWriter, error) {
-	packed := s2.NewWriter(w, s2.WriterConcurrency(1))
-	c := &contentWriter{packed: packed, arc: archive.NewWriter(packed)}
-	return c, c.entry(&archive.Header{Name: stateEntry, PayloadSize: int64(len(st))}, nil, st)
-}
-
-func (c *contentWriter) entry(h *archive.Header, parts ...[]byte) error {
-	if err := c.arc.WriteHeader(h); err != nil {
-		return err
-	}
-	for _, p := range parts {
-		if _, err := c.arc.Write(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *contentWriter) add(m *message) error {
-	return c.entry(&archive.Header{
-		Name: m.subject, Timestamp: m.at, Sequence: m.seq, HeaderSize: int64(len(m.header)), PayloadSize: int64(len(m.body)),
-	}, m.header, m.body)
-}
-
-// end writes the end of the file.
-func (c *contentWriter) end() error {
-	return errors.Join(c.entry(new(archive.Header)), c.arc.Close(), c.packed.Close())
-}
-
-// encodeHeader is the form in which headers are sent and stored.
-func encodeHeader(lines map[string][]string) []byte {
-	if len(lines) == 0 {
-		return nil
-	}
-	var b bytes.Buffer
-	b.WriteString("NATS/1.0\r\n")
-	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		for _, value := range lines[name] {
-			b.WriteString(name + ": " + value + "\r\n")
-		}
-	}
-	b.WriteString("\r\n")
-	return b.Bytes()
 }

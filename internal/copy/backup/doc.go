@@ -16,14 +16,13 @@
 // before the call of Take: it has every event acknowledged before, and none after the cut. Sequences are kept, so
 // positions stay valid.
 //
-//	barrier ─▶ log (up to its cut) ─▶ segments ─▶ blobs, dead letters ─▶ repair of missing or too new data ─▶ manifest
+//	pause ─▶ barrier ─▶ segments ─▶ log (up to its cut) ─▶ blobs, dead letters ─▶ manifest
 //
-// Streams cannot be read at one moment, so the order matters. An event that is purged before the log was read is in a
-// segment that was stored before, and the segments are read after the log. Segments that reach beyond the cut were
-// stored during the backup: they are left out. If the log was purged because of one of them while it was being read,
-// its events are put back. A run that is removed during the backup is in it completely or not at all: the state on
-// its shard's leader after all streams are read decides. Checkpoints, indexes and leases are derived and not in a
-// backup: the daemon makes them again.
+// Streams cannot be read at one moment, so the order matters: an event that was purged before is in a segment, and the
+// log has each later one. While a backup is taken, the daemon pauses purges and removals. The pause is a request: what left
+// a log or the blobs all the same is noticed, by the number of older messages and by the sequence that each later event
+// names, and everything is read again. A run that is removed during the backup is in it, or only its removal is.
+// Checkpoints, indexes and leases are derived and not in a backup: the daemon makes them again.
 //
 // # States
 //

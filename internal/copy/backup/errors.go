@@ -29,7 +29,8 @@ var (
 	// ErrStale comes when the answering server does not know messages that were acknowledged before the backup began:
 	// an isolated leader. Nothing was kept. Try again.
 	ErrStale = errors.New("the answering server lags behind")
-	// ErrChanged comes when the fleet's settings were changed while it was backed up. Nothing was kept. Try again.
+	// ErrChanged comes when the fleet's settings were changed, or data left it, while it was backed up: a log that is nearly
+	// full is purged all the same. Nothing was kept. Try again.
 	ErrChanged = errors.New("the fleet was changed during the backup")
 	// ErrConfig comes for an invalid configuration; the message names the field.
 	ErrConfig = errors.New("wrong configuration of a backup")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -61,12 +60,6 @@ type ShardCut struct {
 	Cut schema.StreamSequence `json:"cut"`
 	// Runs with an event in the log.
 	Runs int `json:"runs"`
-	// LeftOut is the number of segments that were stored during the backup and reach beyond the cut, PutBack that of
-	// events which one of them had moved out of the log while it was read.
-	LeftOut int `json:"segments_left_out,omitzero"`
-	PutBack int `json:"events_put_back,omitzero"`
-	// Erased names runs that were removed during the backup: it only has the event that removes them.
-	Erased []string `json:"erased,omitzero"`
 }
 
 // Stream is one stream of a backup.
@@ -197,7 +190,8 @@ type kind int
 const (
 	logStream kind = iota
 	segmentStream
-	otherStream
+	blobStream
+	letterStream
 )
 
 // named is one stream of a fleet.
@@ -207,8 +201,7 @@ type named struct {
 	shard int
 }
 
-// streamNames are the streams of a fleet in a backup, in the order in which they are read and restored: every log
-// first, so that a stream read later has everything purged from it.
+// streamNames are the streams of a fleet in a backup, in the order in which they are restored.
 func streamNames(s *schema.FleetSettings) []named {
 	var list []named
 	for i := range s.Shards {
@@ -218,15 +211,6 @@ func streamNames(s *schema.FleetSettings) []named {
 		list = append(list, named{"KV_" + schema.NamesOf(s.Fleet, i).SegmentBucket(), segmentStream, i})
 	}
 	return append(list,
-		named{"OBJ_" + schema.BlobBucket(s.Fleet), otherStream, -1},
-		named{schema.DeadLetterStream(s.Fleet), otherStream, -1})
-}
-
-// of returns the stream with that name.
-func (m *Manifest) of(name string) *Stream {
-	i := slices.IndexFunc(m.Streams, func(s Stream) bool { return s.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &m.Streams[i]
+		named{"OBJ_" + schema.BlobBucket(s.Fleet), blobStream, -1},
+		named{schema.DeadLetterStream(s.Fleet), letterStream, -1})
 }

@@ -53,7 +53,7 @@ func (e *Refusal) roles() (names []string) {
 	var roles []Role
 	switch {
 	case !e.Publish && word != "notices":
-	case strings.Contains(e.Subject, ".STREAM.SNAPSHOT."), strings.Contains(e.Subject, ".STREAM.RESTORE."), word == "refused":
+	case strings.Contains(e.Subject, ".STREAM.SNAPSHOT."), strings.Contains(e.Subject, ".STREAM.RESTORE."), strings.HasPrefix(e.Subject, "$KV."), word == "refused":
 		roles = []Role{Daemon}
 	case word == "events", word == "notices":
 		roles = []Role{Executor, Operator}
