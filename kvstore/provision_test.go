@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -421,7 +422,7 @@ func TestProvision_AnotherNumberOfShards_Refused(t *testing.T) {
 // A checkpoint that fits into no message would block the fold of its shard.
 func TestProvision_SmallMaxPayload_Refused(t *testing.T) {
 	t.Parallel()
-	small := natstest.With(func(c *natsd.Config) { c.MaxPayload = schema.MaxCheckpoint })
+	small := natstest.With(func(c *natsd.Config) { c.Options = func(o *server.Options) { o.MaxPayload = schema.MaxCheckpoint } })
 	err := kvstore.Provision(t.Context(), natstest.Start(t, small).JetStream(t), smallFleet())
 	refused, ok := errors.AsType[*kvstore.ConfigError](err)
 	require.True(t, ok, "%v", err)

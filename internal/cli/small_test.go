@@ -9,13 +9,12 @@ import (
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/look/failure"
-	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/schema"
 )
 
 func TestServe_NoRoomForQuota_NamesNextStep(t *testing.T) {
 	t.Parallel()
-	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 512 << 20 }))
+	server := natstest.Start(t, natstest.MaxStore(512<<20))
 	getenv := func(string) string { return "" }
 	var stdout, stderr bytes.Buffer
 	args := []string{"serve", "--http", "off", "--context", server.NATSD().Endpoint().Context, "--log-level", "error"}

@@ -10,13 +10,12 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/look/failure"
-	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
 func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
 	t.Parallel()
-	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 100 << 20 }))
+	server := natstest.Start(t, natstest.MaxStore(100<<20))
 	d := &daemon{server: server.NATSD()}
 	js, err := jetstream.New(server.Conn(t))
 	require.NoError(t, err)
@@ -33,7 +32,7 @@ func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
 
 func TestServe_OwnServerTooSmallForAnyQuota_HintNamesTheLeastDisk(t *testing.T) {
 	t.Parallel()
-	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 15 << 20 }))
+	server := natstest.Start(t, natstest.MaxStore(15<<20))
 	d := &daemon{server: server.NATSD()}
 	f, ok := errors.AsType[*failure.Error](d.noRoom(kvstore.FleetConfig{Shards: 1}.Defaults(), kvstore.ErrFull))
 	require.True(t, ok)
@@ -43,7 +42,7 @@ func TestServe_OwnServerTooSmallForAnyQuota_HintNamesTheLeastDisk(t *testing.T) 
 // A fleet of a fresh machine with a small disk starts without a flag.
 func TestServe_FreshServerWithASmallStore_DefaultQuotaFits(t *testing.T) {
 	t.Parallel()
-	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 144 << 20 }))
+	server := natstest.Start(t, natstest.MaxStore(144<<20))
 	js, err := jetstream.New(server.Conn(t))
 	require.NoError(t, err)
 	a := &base.App{Flags: &base.Flags{}}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
@@ -29,6 +30,11 @@ type Option func(*natsd.Config)
 // SyncAlways makes the server write every acknowledged message through to the disk, as in production.
 func SyncAlways() Option {
 	return func(c *natsd.Config) { c.Sync = natsd.SyncAlways }
+}
+
+// MaxStore bounds the server's store, in bytes.
+func MaxStore(n int64) Option {
+	return func(c *natsd.Config) { c.Options = func(o *server.Options) { o.JetStreamMaxStore = n } }
 }
 
 // With changes any other field.

@@ -117,6 +117,7 @@ func (p *Process) Start(tb testing.TB) {
 
 func (p *Process) launch(tb testing.TB) error {
 	tb.Helper()
+	require.Nil(tb, p.cfg.Options, "a function cannot be given to another process")
 	settings, err := json.Marshal(p.cfg, durations())
 	require.NoError(tb, err)
 	binary, err := os.Executable()

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
 
@@ -40,8 +42,21 @@ type NodeSettings struct {
 	// MaxStore bounds the store in bytes; 0 means the server's choice.
 	MaxStore int64 `json:"max_store,omitzero"`
 	// Ping is how often a silent connection is pinged, in milliseconds; 0 means natsd's default.
-	Ping    int64          `json:"ping_ms,omitzero"`
-	Cluster *natsd.Cluster `json:"cluster,omitzero"`
+	Ping    int64             `json:"ping_ms,omitzero"`
+	Cluster *natstest.Cluster `json:"cluster,omitzero"`
+}
+
+// options are those of its server.
+func (s *NodeSettings) options(o *server.Options) {
+	if s.MaxStore > 0 {
+		o.JetStreamMaxStore = s.MaxStore
+	}
+	if s.Ping > 0 {
+		o.PingInterval = time.Duration(s.Ping) * time.Millisecond
+	}
+	if s.Cluster != nil {
+		s.Cluster.Options(o)
+	}
 }
 
 // Ready is the one line that a process writes when it has begun, or cannot.
@@ -122,7 +137,7 @@ func runNode(ctx context.Context, settings, metrics string, stdout io.Writer, lo
 		return fmt.Errorf("%s: %w", NodeVariable, err)
 	}
 	cfg := natsd.Config{
-		StateDir: s.StateDir, Port: s.Port, MaxStore: s.MaxStore, Ping: time.Duration(s.Ping) * time.Millisecond, Cluster: s.Cluster, Verbose: true,
+		StateDir: s.StateDir, Port: s.Port, Verbose: true, Options: s.options,
 		// It is stopped while others of its cluster are gone, and may not wait for them.
 		StopTimeout: time.Minute,
 	}

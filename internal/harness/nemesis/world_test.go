@@ -28,7 +28,6 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/mutant"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
-	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -239,7 +238,7 @@ func (w *world) startServers() {
 		}
 		settings := NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Ping: w.scale.ping.Milliseconds()}
 		if n > 1 {
-			settings.Cluster = &natsd.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
+			settings.Cluster = &natstest.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
 		}
 		if w.scale.embedded {
 			w.nodes = append(w.nodes, w.embedded())

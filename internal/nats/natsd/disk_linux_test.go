@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +30,7 @@ func TestStart_LimitBelowTheQuotas_StreamsAreThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for last, limit := range []int64{1 << 30, 100 << 20} {
-		s := start(t, natsd.Config{StateDir: dir, MaxStore: limit})
+		s := start(t, natsd.Config{StateDir: dir, Options: func(o *server.Options) { o.JetStreamMaxStore = limit }})
 		js := diskStream(t, s)
 		ack, err := js.Publish(t.Context(), "disk", make([]byte, 1000))
 		require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -77,9 +76,6 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 
 	if s.id, err = loadIdentity(s.layout); err != nil {
 		return nil, err
-	}
-	if c := cfg.Cluster; c != nil {
-		s.id.User, s.id.Password = c.User, c.Password
 	}
 	port, err := s.choosePort(ctx)
 	if err != nil {
@@ -203,7 +199,7 @@ func (s *Server) options(port int) *server.Options {
 		Host:                   host,
 		Port:                   port,
 		Users:                  []*server.User{{Username: s.id.User, Password: s.id.Password}},
-		MaxPayload:             int32(s.cfg.MaxPayload), //nolint:gosec // a few MiB
+		MaxPayload:             DefaultMaxPayload,
 		JetStream:              true,
 		StoreDir:               s.layout.Store(),
 		JetStreamMaxStore:      s.maxStore(),
@@ -211,7 +207,7 @@ func (s *Server) options(port int) *server.Options {
 		SyncAlways:             s.cfg.Sync == SyncAlways,
 		DisableJetStreamBanner: true,
 		NoSigs:                 true,
-		PingInterval:           s.cfg.Ping,
+		PingInterval:           DefaultPing,
 		MaxPingsOut:            maxPings,
 	}
 	if s.storeSecret != "" {
@@ -220,21 +216,9 @@ func (s *Server) options(port int) *server.Options {
 	for _, key := range s.cfg.Keys {
 		opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: key})
 	}
-	if c := s.cfg.Cluster; c != nil {
-		opts.Cluster = server.ClusterOpts{Name: c.Name, Host: host, Port: c.Ports[c.Node], Username: c.User, Password: c.Password}
-		ports := c.Ports
-		if len(c.Via) > 0 {
-			ports = c.Via
-			opts.Cluster.NoAdvertise = true
-			// Nodes tell each other the addresses of others: with an unreachable one, a cut link stays cut.
-			opts.Cluster.Advertise = net.JoinHostPort(host, "1")
-		}
-		for i, port := range ports {
-			if len(c.Via) > 0 && i == c.Node {
-				continue
-			}
-			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", User: url.UserPassword(c.User, c.Password), Host: net.JoinHostPort(host, strconv.Itoa(port))})
-		}
+	if s.cfg.Options != nil {
+		s.cfg.Options(opts)
+		s.id.User, s.id.Password = opts.Users[0].Username, opts.Users[0].Password
 	}
 	return opts
 }
@@ -243,9 +227,6 @@ func (s *Server) options(port int) *server.Options {
 // space at its start. On a nearly full disk it would keep that limit, and refuse every write, however much room is
 // made: so the size of the disk counts.
 func (s *Server) maxStore() int64 {
-	if s.cfg.MaxStore > 0 {
-		return s.cfg.MaxStore
-	}
 	_, total, err := DiskRoom(s.layout.Root)
 	if err != nil {
 		return 0 // unknown on this system
@@ -447,7 +428,7 @@ func (s *Server) Map(from, to string) error {
 	return nil
 }
 
-// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or the value derived from the disk.
+// MaxStore is how many bytes JetStream may store and reserve.
 func (s *Server) MaxStore() int64 {
 	if c := s.nats.JetStreamConfig(); c != nil {
 		return c.MaxStore

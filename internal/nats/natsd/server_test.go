@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
@@ -114,11 +115,11 @@ func TestServer_Listener_LoopbackOnly(t *testing.T) {
 func TestCluster_Nodes_FindEachOther(t *testing.T) {
 	t.Parallel()
 	var servers [3]*natsd.Server
-	cluster := natsd.Cluster{Name: "c", Ports: natstest.FreePorts(t, len(servers)), User: "u", Password: "p"}
+	cluster := natstest.Cluster{Name: "c", Ports: natstest.FreePorts(t, len(servers)), User: "u", Password: "p"}
 	for i := range servers {
 		node := cluster
 		node.Node = i
-		s, err := natsd.Start(t.Context(), natsd.Config{StateDir: t.TempDir(), Sync: natsd.SyncInterval, Cluster: &node}, zerolog.Nop())
+		s, err := natsd.Start(t.Context(), natsd.Config{StateDir: t.TempDir(), Sync: natsd.SyncInterval, Options: node.Options}, zerolog.Nop())
 		require.NoError(t, err)
 		servers[i] = s
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -308,7 +309,7 @@ func TestClose_Repeated_Safe(t *testing.T) {
 // server ends its connection.
 func TestServer_ClientAnswersNoPing_ConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := start(t, natsd.Config{StateDir: t.TempDir(), Ping: 500 * time.Millisecond})
+	s := start(t, natsd.Config{StateDir: t.TempDir(), Options: func(o *server.Options) { o.PingInterval = 500 * time.Millisecond }})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "nats://"))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
@@ -354,7 +355,7 @@ func TestWaitForShutdown_ContextEnds_Returns(t *testing.T) {
 
 func TestServer_Limits_Applied(t *testing.T) {
 	t.Parallel()
-	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20})
+	s := start(t, natsd.Config{StateDir: t.TempDir(), Options: func(o *server.Options) { o.MaxPayload, o.JetStreamMaxStore = 8<<10, 1<<20 }})
 	js := connect(t, s)
 	require.EqualValues(t, 8<<10, js.Conn().MaxPayload())
 	require.ErrorIs(t, js.Conn().Publish("s", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
@@ -445,7 +446,6 @@ func TestServer_Defaults_SyncsEveryMessage(t *testing.T) {
 		want bool
 	}{
 		"by default":                   {natsd.Config{}, true},
-		"with a bounded store":         {natsd.Config{MaxStore: 1 << 30}, true},
 		"not when the interval is set": {natsd.Config{Sync: natsd.SyncInterval}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

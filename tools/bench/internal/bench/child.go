@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
 
@@ -30,9 +31,9 @@ type childRole struct {
 }
 
 type serverRole struct {
-	StateDir string         `json:"state_dir"`
-	Interval bool           `json:"sync_interval"`
-	Cluster  *natsd.Cluster `json:"cluster,omitzero"`
+	StateDir string            `json:"state_dir"`
+	Interval bool              `json:"sync_interval"`
+	Cluster  *natstest.Cluster `json:"cluster,omitzero"`
 }
 
 type daemonRole struct {
@@ -135,7 +136,10 @@ func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() e
 }
 
 func (r serverRole) config() natsd.Config {
-	cfg := natsd.Config{StateDir: r.StateDir, Cluster: r.Cluster}
+	cfg := natsd.Config{StateDir: r.StateDir}
+	if r.Cluster != nil {
+		cfg.Options = r.Cluster.Options
+	}
 	if r.Interval {
 		cfg.Sync = natsd.SyncInterval
 	}

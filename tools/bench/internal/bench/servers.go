@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
@@ -59,7 +60,7 @@ func startServers(ctx context.Context, spec WorldSpec, o Options, dir string) (s
 		for i := range clusterSize {
 			node := role
 			node.StateDir = s.dir(dir, fmt.Sprintf("node-%d", i))
-			node.Cluster = &natsd.Cluster{Name: "bench", Node: i, Ports: ports, User: s.user, Password: s.password}
+			node.Cluster = &natstest.Cluster{Name: "bench", Node: i, Ports: ports, User: s.user, Password: s.password}
 			if err := s.launch(ctx, o, fmt.Sprintf("node %d", i), node); err != nil {
 				return s, err
 			}
