@@ -31,7 +31,7 @@ const (
 
 // Finding is an error in the stored data of a run.
 type Finding struct {
-	// In is checkpoint, segment or log.
+	// In is checkpoint, segment, log, blob or base.
 	In string `json:"in"`
 	// Revision of the checkpoint, Segment by its number.
 	Revision schema.Revision `json:"revision,omitzero"`
@@ -91,8 +91,9 @@ type Result struct {
 const tries = 3
 
 // Run folds a run again from its segments and the log and compares all its stored data with the result: the sums,
-// links, counts and digests of its segments, the sequences of its events, sealed events that the log still has, and
-// every stored checkpoint. It also judges the executors that wrote the run. It reads from the leaders, writes nothing, and needs 40 bytes of memory per event.
+// links, counts and digests of its segments, the sequences of its events, sealed events that the log still has, every
+// stored checkpoint, and the large fields of its events. It also judges the executors that wrote the run. It reads
+// from the leaders, writes nothing, and needs 40 bytes of memory per event, and 200 per large field.
 // [ErrNoRun] says that the shard has no data of the run; other errors say that it could not be read.
 func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Result, error) {
 	keys, err := kvstore.ReadKeys(ctx, js, fleet)
@@ -103,7 +104,8 @@ func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, flee
 		v := &verifier{
 			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]replay.Sum{},
 			checkpoints: map[schema.StreamSequence][]kvstore.Stored{}, links: map[schema.StreamSequence]link{},
-			is: Result{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}}, conduct: newConduct(),
+			fields: map[string]field{},
+			is:     Result{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}}, conduct: newConduct(),
 		}
 		moved, err := v.verify(ctx)
 		if err != nil {
@@ -144,6 +146,8 @@ type verifier struct {
 	// base is the base to find in the other run of a fork, and at the head that the run has there.
 	base *schema.BaseRef
 	at   *schema.Head
+	// fields are the large fields, by their references; nil while a base is folded.
+	fields map[string]field
 	// suspect is the first event whose content does not match its id.
 	suspect *Finding
 	// conduct judges the executors that wrote the run; nil while a base is folded.
@@ -188,6 +192,9 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 		return false, err
 	}
 	v.conclude()
+	if err := v.readBlobs(ctx); err != nil {
+		return false, err
+	}
 	v.is.Events, v.is.Position, v.is.Digest, v.is.Base = v.head.Counts.Events, v.head.Position, v.head.Digest, v.head.Base
 	v.is.Mistakes = v.conduct.mistakes
 	if len(v.is.Findings) == 0 {
@@ -333,6 +340,9 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	v.order.Next(&v.head, rec)
 	verdict := v.apply(rec)
 	v.is.Records++
+	if v.fields != nil && (verdict.Kind == schema.Applied || verdict.Kind == schema.Evidence) {
+		v.name(&verdict)
+	}
 	if v.base != nil && v.head.Records == v.base.Records {
 		at := v.head.Clone()
 		v.at = &at

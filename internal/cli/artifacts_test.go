@@ -160,3 +160,33 @@ func TestArtifacts_ObjectStoreIsTamperedWith_IsRefused(t *testing.T) {
 	require.Equal(t, 6, code, complaints)
 	require.Empty(t, out)
 }
+
+func TestVerify_LargeFieldMissingOrChanged_IsNamed(t *testing.T) {
+	t.Parallel()
+	w := makes(t)
+	js, err := jetstream.New(w.Conn())
+	require.NoError(t, err)
+	store, err := js.ObjectStore(t.Context(), schema.BlobBucket(schema.DefaultFleet))
+	require.NoError(t, err)
+	objects, err := store.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, objects, 1)
+	name := objects[0].Name
+	content, err := store.GetBytes(t.Context(), name)
+	require.NoError(t, err)
+	verify := func(want int, says string) {
+		t.Helper()
+		code, out, complaints := w.ask("200", "", "verify", "r1")
+		require.Equal(t, want, code, out+complaints)
+		require.Contains(t, out, says)
+	}
+	verify(0, "whole")
+	require.NoError(t, store.Delete(t.Context(), name))
+	verify(6, "blob: large field "+name+": nats: object not found")
+	_, err = store.PutBytes(t.Context(), name, []byte(`"another"`))
+	require.NoError(t, err)
+	verify(6, "blob: large field "+name+": blob does not match its name")
+	_, err = store.PutBytes(t.Context(), name, content)
+	require.NoError(t, err)
+	verify(0, "whole")
+}
