@@ -3,13 +3,13 @@ package kvstore
 import (
 	"context"
 	"fmt"
-	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )

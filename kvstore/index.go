@@ -3,10 +3,10 @@ package kvstore
 import (
 	"context"
 	"fmt"
-	"github.com/nats-io/nats.go"
 	"slices"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/nats/jsapi"

@@ -376,6 +376,21 @@ func TestPut_MissingBucket_Named(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 }
 
+func TestProvision_BucketOfEarlierVersion_TakesMarkersThatExpire(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := config(t, b.js, checkpointStream)
+	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
+	cfg.AllowMsgTTL = false
+	_, err := b.js.CreateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	revisions := putLive(t, b, "run-1")
+	require.Error(t, b.shard.Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: "run-1", Revision: revisions[0]})[0].Err)
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
+	require.True(t, config(t, b.js, checkpointStream).AllowMsgTTL)
+	require.NoError(t, b.shard.Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: "run-1", Revision: revisions[0]})[0].Err)
+}
+
 func TestProvision_ChangedSettings_Applied(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

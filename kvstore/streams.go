@@ -274,6 +274,10 @@ func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 		if f.name == "persist_mode" && have.PersistMode == jetstream.DefaultPersistMode {
 			continue // safer than expected, and slower: no reason to refuse a stream of an earlier version
 		}
+		if f.name == "allow_msg_ttl" && want.AllowMsgTTL {
+			c.pending = append(c.pending, f) // a stream of an earlier version: the server turns it on, and never off
+			continue
+		}
 		if old != nil && f.same(have, old) {
 			c.pending = append(c.pending, f)
 			continue

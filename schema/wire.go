@@ -2,6 +2,7 @@ package schema
 
 import (
 	"cmp"
+
 	"github.com/go-json-experiment/json/jsontext"
 )
 

@@ -12,10 +12,9 @@ import (
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/base/pause"
+	plan "github.com/waymarkio/waymark/internal/base/retention"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
-
-	plan "github.com/waymarkio/waymark/internal/base/retention"
 )
 
 // maxNamed bounds the forks that an answer names.

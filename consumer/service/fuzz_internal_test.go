@@ -1,11 +1,12 @@
 package service
 
 import (
-	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/schema"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // FuzzPlace tries the places of lists that clients return.

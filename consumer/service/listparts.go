@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/waymarkio/waymark/internal/base/pause"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )

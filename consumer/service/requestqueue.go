@@ -1,10 +1,11 @@
 package service
 
 import (
-	"github.com/waymarkio/waymark/schema"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // requestQueue holds the requests that wait for a worker. It bounds their number, and the size of all unanswered
