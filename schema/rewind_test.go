@@ -190,7 +190,7 @@ func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schem
 	t.Helper()
 	f := schema.NewFinder(p, superseded)
 	head := schema.NewHead("f", "r1")
-	ahead := int64(-1)
+	var ahead int64
 	for i := range log {
 		rec := schema.Prepare(schema.NoKeys, &log[i])
 		if ahead = -1; f.Before(&head) {
