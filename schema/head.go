@@ -374,7 +374,7 @@ func (h *Head) Complete() bool { return h.Counts.Gaps == 0 }
 // Clone returns a copy that shares nothing with h.
 func (h *Head) Clone() Head {
 	c := *h
-	c.Parent, c.Base, c.LastError, c.Handoff = copied(h.Parent), copied(h.Base), copied(h.LastError), copied(h.Handoff)
+	c.Parent, c.Base, c.LastError, c.Handoff, c.Erased = copied(h.Parent), copied(h.Base), copied(h.LastError), copied(h.Handoff), copied(h.Erased)
 	c.Labels = maps.Clone(h.Labels)
 	c.KeyIDs = slices.Clone(h.KeyIDs)
 	c.CompletedPhases = slices.Clone(h.CompletedPhases)

@@ -1,9 +1,14 @@
 package schema_test
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -162,6 +167,105 @@ func TestHead_Clone_SharesNothing(t *testing.T) {
 			require.Equal(t, string(before), string(mustMarshal(t, clone)))
 		}
 	})
+}
+
+// fill gives each value that can be reached from v a value of its own that is not zero.
+func fill(v reflect.Value, n *int64) {
+	*n++
+	switch {
+	case v.Type() == reflect.TypeFor[jsontext.Value]():
+		v.SetBytes(fmt.Appendf(nil, `{"m%d":%d}`, *n, *n))
+	case v.Kind() == reflect.Struct:
+		for _, field := range v.Fields() {
+			fill(field, n)
+		}
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), n)
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 4)) // with room: an append to a shared array must show
+		fill(v.Index(0), n)
+		fill(v.Index(1), n)
+	case v.Kind() == reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, n)
+		fill(value, n)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case v.Kind() == reflect.String:
+		v.SetString(fmt.Sprint("text ", *n))
+	case v.Kind() == reflect.Bool:
+		v.SetBool(true)
+	case v.CanInt():
+		v.SetInt(*n % 100)
+	default:
+		v.SetUint(uint64(*n % 100)) //nolint:gosec // small; panics on a kind that no head has yet
+	}
+}
+
+// wreck clears, in place, everything that v holds by reference: the entries of lists and maps, and what pointers point
+// to. JSON texts are replaced, never changed, so they may be shared as strings are.
+func wreck(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			wreck(field)
+		}
+	case reflect.Pointer:
+		if v.Type() != reflect.TypeFor[*schema.Removal]() { // its list of keys is read once and never changed
+			wreck(v.Elem())
+		}
+		v.Elem().SetZero()
+	case reflect.Slice:
+		for i := 0; i < v.Len() && v.Type() != reflect.TypeFor[jsontext.Value](); i++ {
+			wreck(v.Index(i))
+			v.Index(i).SetZero()
+		}
+	case reflect.Map:
+		v.Clear()
+	default: // a value of its own
+	}
+}
+
+// filledHead is a head without a field that is zero.
+func filledHead() schema.Head {
+	var h schema.Head
+	fill(reflect.ValueOf(&h).Elem(), new(int64))
+	return h
+}
+
+func TestHead_CloneOfEachField_IsChangedAlone(t *testing.T) {
+	t.Parallel()
+	h, want := filledHead(), filledHead()
+	clone := h.Clone()
+	require.Equal(t, want, clone)
+	for field, v := range reflect.ValueOf(&clone).Elem().Fields() {
+		wreck(v)
+		is, was := reflect.ValueOf(h).FieldByIndex(field.Index), reflect.ValueOf(want).FieldByIndex(field.Index)
+		require.Equal(t, was.Interface(), is.Interface(), "Head.Clone shares %s with the original: clone it there", field.Name)
+	}
+}
+
+func TestBaseOf_EachFieldOfTheHead_IsTakenOverOrCleared(t *testing.T) {
+	t.Parallel()
+	cleared := strings.Fields("Handoff Handoffs Signals Marks Forks Gaps Superseded Window Requests")
+	takenOver := strings.Fields(`Fleet Run Agent Executor Instance ModelTier Task ThreadID Parent ResumedFrom Base Labels KeyIDs Status Unattended
+		Stalled Implicit Epoch Sequence Position Digest RequestID Turn TurnOpen TurnAnswered TurnPurpose TurnEpoch TurnMessages MaxTurns MaxTokens
+		CompletionTool Phase CompletedPhases OpenCalls TurnCalls Interrupts CancelRequested CancelPosition LastError Counts Usage Erased Records
+		SizeWarning Summary Limit LimitTurn CompletedBy StartedAt UpdatedAt EndedAt`)
+	h := filledHead()
+	base := reflect.ValueOf(schema.BaseOf(schema.Point{}, 8, &h).Head)
+	for field, was := range reflect.ValueOf(h).Fields() {
+		is := base.FieldByIndex(field.Index)
+		switch {
+		case slices.Contains(cleared, field.Name):
+			require.True(t, is.IsZero(), "BaseOf takes over %s", field.Name)
+		case slices.Contains(takenOver, field.Name):
+			require.Equal(t, was.Interface(), is.Interface(), "BaseOf does not take over %s", field.Name)
+		default:
+			require.Fail(t, "a field of the head without a decision", "does a fork take over %s? Decide in BaseOf, and name it in this test", field.Name)
+		}
+	}
 }
 
 func TestFold_BodyReused_NoEffect(t *testing.T) {

@@ -7,6 +7,6 @@
 //	with:"reason=rewind|reopen"                    the value is required if the member reason has one of these values
 //
 // min and max are bounds of a number, of the bytes of a text, or of the entries of a list or a map. All but required,
-// min and max accept an empty text. A required value that may be in the blob store (content:"large") may be absent if
+// min and max accept an empty text. A number is required by min=1, not by required. A required value that may be in the blob store (content:"large") may be absent if
 // the event has a ref for it. An encrypted value may be longer than max.
 package rule
