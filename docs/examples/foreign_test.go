@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -39,9 +40,10 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../events.md")
 	require.NoError(t, err)
+	boundary := boundaries(t)
 	for _, name := range schema.EventNames() {
-		if table, rest, ok := strings.Cut(string(text), "\n\nThe daemon also announces"); *update && ok && !strings.Contains(table, "`"+name+"`") {
-			text = []byte(table + "\n" + vocabularyRow(name) + "\n\nThe daemon also announces" + rest)
+		if *update && !strings.Contains(vocabularyTable(t, string(text)), "`"+name+"`") {
+			text = []byte(withRow(t, string(text), vocabularyRow(name, boundary[name])))
 			require.NoError(t, os.WriteFile("../events.md", text, 0o600))
 		}
 	}
@@ -52,8 +54,11 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 		require.True(t, strings.Contains(string(text), "`"+name+"`"), "docs/events.md has no row for %s: -update writes a first one", name) //nolint:testifylint // it would print the page
 	}
 	// Rows name what there is, and mark what is required as the schema does.
-	for _, row := range regexp.MustCompile("(?m)^\\| ((?:`[a-z_.]+`,? ?)+)C? ?\\|([^|]+)\\| (?:yes|no) \\|$").FindAllStringSubmatch(string(text), -1) {
+	rows := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| ((?:`[a-z_.]+`,? ?)+)C? ?\\|([^|]+)\\| (yes|no) \\|$").FindAllStringSubmatch(vocabularyTable(t, string(text)), -1) {
 		for _, m := range regexp.MustCompile("`([a-z_.]+)`").FindAllStringSubmatch(row[1], -1) {
+			rows[m[1]] = true
+			require.Equal(t, boundary[m[1]], row[3], "boundary of %s, as the transcripts of schema/testdata/fold have it", m[1])
 			data := schema.NewData(m[1])
 			require.NotNil(t, data, m[1])
 			if err := schema.Validate(data); err != nil {
@@ -73,11 +78,60 @@ func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range schema.EventNames() {
+		require.True(t, rows[name], "the table of docs/events.md has no row for %s: -update writes a first one", name)
+	}
+}
+
+// vocabularyEnd is the end of the table of docs/events.md.
+var vocabularyEnd = regexp.MustCompile("(?s)\n## Vocabulary\n.*?\n\\| name \\| data \\| boundary \\|\n(?:\\|[^\n]*\n)+")
+
+// vocabularyTable is the page up to the end of its table of events.
+func vocabularyTable(t *testing.T, page string) string {
+	t.Helper()
+	at := vocabularyEnd.FindStringIndex(page)
+	require.NotNil(t, at, "docs/events.md has no table of events")
+	return page[:at[1]]
+}
+
+// withRow is the page with one more row at the end of its table of events.
+func withRow(t *testing.T, page, row string) string {
+	t.Helper()
+	table := vocabularyTable(t, page)
+	return table + row + "\n" + page[len(table):]
+}
+
+// boundaries says of each event whether the fold, in any transcript, accepted one as a boundary: yes or no.
+func boundaries(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../../schema/testdata/fold/*.txt")
+	require.NoError(t, err)
+	told := regexp.MustCompile(`(?m)^[a-z]\S* .*?\b([a-z]+\.[a-z_]+) \{.*\n    applied\b(.*)$`)
+	boundary := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		story := regexp.MustCompile(`(?m)^takeover `).ReplaceAllString(strings.ReplaceAll(string(text), "\r\n", "\n"), "takeover "+schema.RunResumed+" {} ")
+		for _, m := range told.FindAllStringSubmatch(story, -1) {
+			if strings.Contains(m[2], " boundary") {
+				boundary[m[1]] = "yes"
+			} else if boundary[m[1]] == "" {
+				boundary[m[1]] = "no"
+			}
+		}
+	}
+	return boundary
+}
+
+func TestVocabularyRow_Update_EndsTheTable(t *testing.T) {
+	t.Parallel()
+	page := "\n## Vocabulary\n\n| name | data | boundary |\n|---|---|---|\n| `a.b` | c | yes |\n\n`run.erased`, signed\n\n| x | y |\n"
+	require.Equal(t, strings.Replace(page, "| yes |\n", "| yes |\n| `d.e` | f | no |\n", 1), withRow(t, page, "| `d.e` | f | no |"))
 }
 
 // vocabularyRow is a first version of an event's row: its members, with those that are required in bold, and their
 // values.
-func vocabularyRow(event string) string {
+func vocabularyRow(event, boundary string) string {
 	t := reflect.TypeOf(schema.NewData(event)).Elem()
 	var members []string
 	for field := range t.Fields() {
@@ -101,5 +155,5 @@ func vocabularyRow(event string) string {
 	if schema.ControlOnly(event) {
 		control = " C"
 	}
-	return fmt.Sprintf("| `%s`%s | %s | yes |", event, control, strings.Join(members, ", "))
+	return fmt.Sprintf("| `%s`%s | %s | %s |", event, control, strings.Join(members, ", "), boundary)
 }
