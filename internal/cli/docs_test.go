@@ -182,6 +182,38 @@ func prose(help string) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
+// lineDiff is the range of lines in which two texts differ, as a diff.
+func lineDiff(from, to string) string {
+	was, is := strings.Split(from, "\n"), strings.Split(to, "\n")
+	same := 0
+	for same < min(len(was), len(is)) && was[same] == is[same] {
+		same++
+	}
+	was, is = was[same:], is[same:]
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "from line %d on:\n", same+1)
+	for _, side := range []struct {
+		sign         string
+		lines, other []string
+	}{{"-", was, is}, {"+", is, was}} {
+		for _, line := range side.lines {
+			if !slices.Contains(side.other, line) {
+				fmt.Fprintf(&b, "%s %s\n", side.sign, line)
+			}
+		}
+	}
+	return b.String()
+}
+
+func TestLineDiff_OneLineAdded_IsAllThatIsPrinted(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "from line 2 on:\n+ b\n", lineDiff("a\nc\nd\n", "a\nb\nc\nd\n"))
+	require.Equal(t, "from line 1 on:\n- a\n- d\n+ b\n+ e\n", lineDiff("a\nc\nd", "b\nc\ne"))
+}
+
 func TestReference_Page_EqualsGrammar(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("..", "..", "docs", "cli.md")
@@ -191,7 +223,9 @@ func TestReference_Page_EqualsGrammar(t *testing.T) {
 	}
 	have, err := os.ReadFile(file)
 	require.NoError(t, err, "write it with: go test ./internal/cli -run Reference -update")
-	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli -run Reference -update")
+	if page := strings.ReplaceAll(string(have), "\r\n", "\n"); page != want {
+		require.Fail(t, "docs/cli.md is not what the commands say", "%swrite it with: go test ./internal/cli -run Reference -update", lineDiff(page, want))
+	}
 }
 
 func TestHelp_EveryFlagAndCommand_Described(t *testing.T) {

@@ -61,7 +61,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"doctor", "--json"}},
 	{access.Operator, true, []string{"artifacts", "hostile"}},
 	{access.Operator, false, []string{"artifacts", "hostile", "a\u202e\x1b[31m"}},
-	{access.Operator, false, []string{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},
+	{access.Operator, false, []string{"otel", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},
 	{access.Operator, false, []string{"input", "hostile"}},
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT"}},
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT", "--event", "e\u202e\u2066"}},

@@ -171,8 +171,9 @@ func TestConnection_UnknownCA_HintNamesTheFlag(t *testing.T) {
 func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"ftp://ann:geheim@host", "ann:geheim@host", "http://ann:geheim@", "http://ann:geheim@ho st", "://ann:geheim@x"} {
-		code, stdout, stderr := typedOffline(t, "otel", "r", "--endpoint", address)
+		code, stdout, stderr := typedOffline(t, "otel", "--endpoint", address)
 		require.Equal(t, int(failure.Usage), code, stderr)
+		require.Contains(t, stderr, "endpoint")
 		require.NotContains(t, stdout+stderr, "geheim", address)
 	}
 }

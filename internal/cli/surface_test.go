@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +23,7 @@ import (
 
 // surfaceCommand is a command that takes a run.
 type surfaceCommand struct {
-	words string // RUN is the run, DIR a directory, and OTLP the address of a collector
+	words string // RUN is the run
 	// writes: on a run that is there the command may write.
 	writes bool
 }
@@ -45,7 +43,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "diff RUN RUN"},
 	{words: "input RUN"},
 	{words: "handoff ls RUN"},
-	{words: "otel --all --no-follow --endpoint OTLP"},
 	{words: "runs get RUN --at end"},
 	{words: "checkpoint RUN --name here", writes: true},
 	{words: "signal RUN note --payload 1 --id s1", writes: true},
@@ -75,7 +72,6 @@ var surfaceRuns = []string{"empty", "unknown", "live", "held", "ended", "removed
 type surface struct {
 	where  []string
 	dir    string
-	otlp   string
 	stream jetstream.Stream
 }
 
@@ -125,9 +121,7 @@ func newSurface(t *testing.T) *surface {
 	t.Helper()
 	where, js, fleet := provisioned(t)
 	names := schema.NamesOf(schema.DefaultFleet, 0)
-	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
-	t.Cleanup(collector.Close)
-	s := &surface{where: where, dir: t.TempDir(), otlp: collector.URL}
+	s := &surface{where: where, dir: t.TempDir()}
 	ids := map[string][]string{}
 	for _, state := range surfaceRuns {
 		for i, c := range surfaceCommands {
@@ -235,7 +229,7 @@ func (s *surface) states(t *testing.T) {
 			id := surfaceRun(state, i, c)
 			args := strings.Fields(c.words)
 			for j := range args {
-				args[j] = strings.ReplaceAll(strings.ReplaceAll(args[j], "RUN", id), "OTLP", s.otlp)
+				args[j] = strings.ReplaceAll(args[j], "RUN", id)
 			}
 			before := s.last(t)
 			code, stdout, stderr := s.ask(t, "", args...)
