@@ -36,7 +36,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 	default:
 		why := ""
 		if refused := c.refused(); refused != nil {
-			why = "cannot run again here: " + refused.Message
+			why = "cannot run again here, where a rerun fails: " + refused.Message
 		}
 		return c.hold(ctx, why)
 	}

@@ -96,6 +96,7 @@ func TestLoop_RecordedArgumentsDoNotFit_ToolDoesNotRun(t *testing.T) {
 			}))
 			if c.held {
 				w.requireHeld(t, s)
+				require.Contains(t, w.fold("r1").Head.Interrupts[0].Message, "cannot run again here, where a rerun fails: ")
 				w.settle(t, schema.SettledRerun)
 			}
 			require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)

@@ -233,3 +233,18 @@ func TestHeldCalls_VerifyCallOpenAtTheEnd_Counts(t *testing.T) {
 	mustApply(t, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0))
 	require.Len(t, r.head.HeldCalls(), 1)
 }
+
+func TestResumed_ByPerson_ForgetsTheErrorBefore(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	failed := &schema.TurnEndedData{Turn: 1, Error: &schema.Error{Type: "config", Message: "no such repository"}}
+	mustApply(t, r.write(&schema.TurnStartedData{Turn: 1}, 1))
+	mustApply(t, r.write(failed, 1))
+	r.takeover("ex-2")
+	require.Equal(t, "no such repository", r.head.LastError.Message, "a claim explains nothing away")
+	mustApply(t, r.event(r.makeControl(&schema.RunResumedData{
+		Executor: "ex-3", Reason: schema.TakeoverRequest, RequestID: "q",
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
+	}, r.head.Epoch+1)))
+	require.Nil(t, r.head.LastError)
+}

@@ -363,8 +363,8 @@ func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 	case TakeoverClaim, TakeoverRestart:
 		h.Stalled++
 	default:
-		// A person wants the run tried again.
-		h.Stalled = 0
+		// A person wants the run tried again. The error explains the attempts before.
+		h.Stalled, h.LastError = 0, nil
 	}
 	if d.To != nil {
 		h.rewind(d.To, e.Time, cmp.Or(StoredTime(p.Record.Stored), e.Time)) // each open call is judged there

@@ -311,6 +311,7 @@ type Head struct {
 	// CancelPosition is that of the latest run.cancel_requested.
 	CancelPosition Position `json:"cancel_position,omitzero"`
 
+	// LastError is the latest error since a person had the run tried again.
 	LastError *Error `json:"last_error,omitzero"`
 	Counts    Counts `json:"counts"`
 	Usage     Usage  `json:"usage,omitzero"`

@@ -27,3 +27,20 @@ func TestSettle_SameIDInOneAnswer_OtherOccurrenceIsNotNamed(t *testing.T) {
 	})
 	require.NotContains(t, said.Message, "settled already", "alice settled the second call; the tool has returned the first")
 }
+
+func TestSettle_RequestedCall_SaysWhatIsKnownOfItsBegin(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.Turn++
+	x.Publish(&schema.TurnAnsweredData{Turn: x.Turn, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{
+		{ToolCallID: "a", Name: "look", Replay: schema.ReplayPure}, {ToolCallID: "b", Name: "send", Replay: schema.ReplayHold},
+	}}, x.Turn)
+	for id, says := range map[string]string{"a": "is requested and may be running: as pure, its begin is not recorded", "b": "is requested and has not begun"} {
+		said := w.refused(schema.VerbSettle, "run-1", schema.SettleRequest{
+			CallKey: schema.CallKey{Turn: x.Turn, ToolCallID: id, Occurrence: 1}, CallEpoch: 1, How: schema.SettledAbandoned, By: "bob",
+		})
+		require.Equal(t, schema.CodeNotInDoubt, said.Code)
+		require.Contains(t, said.Message, says)
+	}
+}

@@ -142,8 +142,12 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or let an executor go on with the run: waymark reopen "+r.Run,
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)
 	case !ended && !may && r.Head.OpenCalls[i].State.Requested():
-		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run, "call %s of turn %d is requested and has not begun",
-			req.ToolCallID, req.Turn)
+		state := "has not begun"
+		if c := r.Head.OpenCalls[i]; c.Replay.Rerunnable() && c.Decision != schema.DecisionAsk && c.Decision != schema.DecisionDeny {
+			state = "may be running: as " + string(c.Replay) + ", its begin is not recorded"
+		}
+		return schema.Fail(schema.CodeNotInDoubt, "The run's executor runs it. To stop it: waymark cancel "+r.Run, "call %s of turn %d is requested and %s",
+			req.ToolCallID, req.Turn, state)
 	case !ended && !may && r.Head.Status.Claimable():
 		return schema.Fail(schema.CodeNotInDoubt, "The command waymark settle opens the next epoch first, which puts the call in doubt. Otherwise settle it once an executor has taken the run over.",
 			"call %s of turn %d is open and its executor is gone, but no other one has taken the run over", req.ToolCallID, req.Turn)

@@ -247,10 +247,26 @@ func TestRunsShow_CallsShareAnID_NamesTheOneThatWasAskedAbout(t *testing.T) {
 	}
 	w.told("settle", "r2", "1", "call_0", "--occurrence", "2", "--how", "abandoned")
 	said := w.told("runs", "show", "r2")
-	require.Regexp(t, `a person must settle mail *\n`, said)
+	require.Regexp(t, `a person must settle mail call call_0 *\n`, said)
 	require.Regexp(t, `waits +\S+… +a person must settle mail`, said)
 	require.NotRegexp(t, `waits +\S+… +a person must settle post`, said)
 	require.Contains(t, said, "post")
+}
+
+func TestRunsShow_HeldAfterReopen_NamesToolAndCall(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.write("r1", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.write("r1", schema.ToolCalled, 1, `{"tool_call_id":"c1","name":"mail","replay":"hold"}`)
+	w.write("r1", schema.RunEnded, 0, `{"status":"cancelled"}`)
+	w.told("reopen", "r1")
+	w.told("recover", "r1", "--executor", "e2")
+	w.last["r1"], w.epoch["r1"] = 0, 3
+	e := w.event("r1", schema.RunWaiting, 1, `{"interrupt_id":"q1","reason":"tool_in_doubt","tool_call_id":"c1"}`)
+	e.Source = schema.Source(schema.DefaultFleet, "e2")
+	e.Seal()
+	w.store(e)
+	require.Regexp(t, `a person must settle mail call c1 *\n`, w.told("runs", "show", "r1"))
 }
 
 // Refused events are in the log like all others: a person must be able to tell them apart, and be told what to run next.

@@ -67,7 +67,11 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	tb.Helper()
 	c.Run.Agent = cmp.Or(c.Run.Agent, "agent")
 	crashed := &crashes{w: Start(tb), spec: c}
-	if c.Before != nil && !crashed.without(tb, c.Before) || !crashed.without(tb, agent) {
+	of := ""
+	if c.Before != nil {
+		of = " of the tested agent"
+	}
+	if c.Before != nil && !crashed.without(tb, c.Before, " of Crash.Before") || !crashed.without(tb, agent, of) {
 		return
 	}
 	if c.Before != nil {
@@ -87,22 +91,23 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 }
 
 // without runs a version twice without a crash, and reports whether its other runs can be compared with the first one.
-func (c *crashes) without(tb testing.TB, agent Agent) bool {
+// of names the version in errors.
+func (c *crashes) without(tb testing.TB, agent Agent, of string) bool {
 	tb.Helper()
 	c.versions = []Agent{agent}
 	whole := c.try(nil)
 	c.whole = append(c.whole, whole)
 	report := (&difference{trial: whole}).report()
 	if whole.failed != "" {
-		tb.Error("waymarktest: the run does not end without a crash: " + whole.failed + "\n" + report)
+		tb.Error("waymarktest: the run" + of + " does not end without a crash: " + whole.failed + "\n" + report)
 		return false
 	}
 	if why := c.spec.untested(whole); why != "" {
-		tb.Error("waymarktest: the run without a crash tests nothing: " + why + "\n" + report)
+		tb.Error("waymarktest: the run" + of + " without a crash tests nothing: " + why + "\n" + report)
 		return false
 	}
 	if d := compare(whole, c.try(nil), withoutCrash); len(d.lines) > 0 {
-		tb.Error("waymarktest: two runs without a crash differ; the tested agent must answer from its run alone, " +
+		tb.Error("waymarktest: two runs" + of + " without a crash differ; the tested agent must answer from its run alone, " +
 			"not from a clock, a random number or data of another run\n" + d.report())
 		return false
 	}

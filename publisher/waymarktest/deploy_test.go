@@ -272,3 +272,17 @@ func drafted(draft string) publisher.Work {
 		return err
 	}
 }
+
+func TestCrashEverywhere_VersionOfDeployTestsNothing_IsNamed(t *testing.T) {
+	t.Parallel()
+	good, fails := version("pay", publisher.Idempotent, `{"cents":5}`, paid), version("pay", publisher.Idempotent, `{"euros":5}`, paid)
+	for says, versions := range map[string][2]waymarktest.Agent{
+		"the run of Crash.Before without a crash tests nothing: ":     {fails, good},
+		"the run of the tested agent without a crash tests nothing: ": {good, fails},
+	} {
+		require.Contains(t, found(t, func(tb testing.TB) {
+			tb.Helper()
+			waymarktest.CrashEverywhereWith(tb, waymarktest.Crash{Before: versions[0]}, versions[1])
+		}), says)
+	}
+}

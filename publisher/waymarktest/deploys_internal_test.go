@@ -249,7 +249,7 @@ func testDeploys(t *testing.T, before *edition, work func(*edition, *Outside) pu
 			}
 		}
 	}
-	require.True(t, c.without(t, agent(before)))
+	require.True(t, c.without(t, agent(before), ""))
 	require.NotEmpty(t, c.whole[0].outside.all())
 	points := c.whole[0].points()
 	for n, name := range slices.Sorted(maps.Keys(changes)) {
@@ -257,7 +257,7 @@ func testDeploys(t *testing.T, before *edition, work func(*edition, *Outside) pu
 		after.decision = before.decision
 		changes[name](after)
 		c.whole = c.whole[:1]
-		require.True(t, c.without(t, agent(after)), name)
+		require.True(t, c.without(t, agent(after), ""), name)
 		c.versions = []Agent{agent(before), agent(after)}
 		for i, p := range points {
 			if (i+n)%each != 0 {

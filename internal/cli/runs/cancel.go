@@ -61,7 +61,7 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "was notified, and ends it as cancelled", "ends it as cancelled")
+	return printNext(a, h, reply.Quarantined, "is told if it lives, and ends it as cancelled", "ends it as cancelled")
 }
 
 // ReleaseCmd is waymark release.
@@ -126,7 +126,16 @@ func (c ReopenCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error 
 	}
 	h := &reply.Head
 	if !h.Status.Terminal() {
-		return failure.New(failure.Conflict, "to make it claimable: "+a.Prompt.Command("release "+h.Run), "run %s has not ended: it is %s", h.Run, h.Status)
+		hint := "its executor " + h.Executor + " has it; see its state: " + a.Prompt.Command("runs get "+h.Run)
+		switch {
+		case reply.Quarantined:
+			hint = "to make it claimable: " + a.Prompt.Command("release "+h.Run)
+		case h.Status.Claimable():
+			hint = "an executor may claim it already"
+		case h.Status == schema.StatusWaiting:
+			hint = "see what it waits for: " + a.Prompt.Command("plan "+h.Run)
+		}
+		return failure.New(failure.Conflict, hint, "run %s has not ended: it is %s", h.Run, h.Status)
 	}
 	answer := released{Run: h.Run, Was: h.Status}
 	if err := answer.release(ctx, cl, h, schema.TakeoverReopen); err != nil {

@@ -168,7 +168,7 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		"answer", string(payload), output.ByLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
 		return err
 	}
-	next := "its executor " + h.Executor + " was notified; if it is gone, another executor claims the run"
+	next := "its executor " + h.Executor + " is told if it lives; otherwise another executor claims the run"
 	switch {
 	case answer.Remaining > 0:
 		next = fmt.Sprintf("the run still has %s: %s", output.Plural(answer.Remaining, "open question"), a.Prompt.Command("input "+h.Run))

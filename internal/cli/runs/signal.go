@@ -84,5 +84,5 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "was notified; a model gets the message with the next turn", "gets the message")
+	return printNext(a, h, reply.Quarantined, "is told if it lives; a model gets the message with the next turn", "gets the message")
 }

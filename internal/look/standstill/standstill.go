@@ -93,7 +93,13 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	calls := h.HeldCalls()
 	for i := range calls {
 		c := &calls[i]
-		r := add(Held, fmt.Sprintf("held: %s may have run (turn %d, call %s)", c.Name, c.Turn, c.ToolCallID), c.Since)
+		why := fmt.Sprintf("held: %s may have run (turn %d, call %s)", c.Name, c.Turn, c.ToolCallID)
+		for i := range h.Interrupts {
+			if w := &h.Interrupts[i]; w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey && w.Message != "" {
+				why += ": " + w.Message
+			}
+		}
+		r := add(Held, why, c.Since)
 		about(r, c.CallKey, c.Name)
 	}
 	for i := range overdue {

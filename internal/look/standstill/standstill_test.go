@@ -88,3 +88,13 @@ func TestOf_Quarantined_SaysTheLastError(t *testing.T) {
 	h.LastError = &schema.Error{Type: "config", Message: "no such repository"}
 	require.Equal(t, "quarantined: 3 claims in a row made no progress; the last error: no such repository", standstill.Of(h, true, nil)[0].Why)
 }
+
+func TestOf_HeldCall_SaysWhatItsWaitSays(t *testing.T) {
+	t.Parallel()
+	key := schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+	h := &schema.Head{Run: "r", Status: schema.StatusWaiting, OpenCalls: []schema.OpenCall{{CallKey: key, Name: "mail", State: schema.CallHeld}}, Interrupts: []schema.OpenInterrupt{
+		{InterruptID: "a", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c2", Occurrence: 1, Message: "of another call"},
+		{InterruptID: "b", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c1", Occurrence: 1, Message: "it is in doubt and cannot run again here"},
+	}}
+	require.Equal(t, "held: mail may have run (turn 1, call c1): it is in doubt and cannot run again here", standstill.Of(h, false, nil)[0].Why)
+}

@@ -193,7 +193,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 
 func (s *Story) takeover(d *schema.RunResumedData, when string) {
 	for _, b := range s.calls {
-		if b.Detail != CallRequested {
+		if b.Detail != CallRequested && !b.lost {
 			b.Open, b.lost, b.Detail = false, true, "no outcome: its executor was gone"
 		}
 	}
@@ -230,13 +230,12 @@ func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
 	}
-	for _, b := range s.calls {
-		b.Open = false
+	for _, b := range s.calls { // they stay: the run may be reopened
+		b.Open, b.lost = false, true
 		if b.Detail == CallRequested || b.Detail == callRunning {
 			b.Detail = "no outcome: the run ended"
 		}
 	}
-	clear(s.calls)
 	for _, b := range s.waits {
 		b.Open = false
 		b.took(0, at)
@@ -381,7 +380,7 @@ func (s *Story) waiting(key schema.CallKey, d *schema.RunWaitingData, turn int32
 	tool := s.tool(key)
 	b := &Beat{Kind: KindWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
-		b.Detail, b.call = "a person must settle "+cmp.Or(tool, d.ToolCallID), key
+		b.Detail, b.call = "a person must settle "+strings.TrimSpace(tool+" call "+d.ToolCallID), key
 	}
 	s.waits[d.InterruptID] = s.say(b)
 }
