@@ -398,11 +398,14 @@ func TestResolve_PurgedDuplicate_FoundWithDaemon(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			run := start(t, f, id)
 			p.dropAcks(-1)
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			require.ErrorIs(t, run.Mark(ctx, "one"), publisher.ErrUnresolved)
-			p.dropAcks(0)
+			marked := make(chan error, 1)
+			go func() { marked <- run.Mark(ctx, "one") }()
 			c.requireLog(id, 2)
+			cancel()
+			require.ErrorIs(t, <-marked, publisher.ErrUnresolved)
+			p.dropAcks(0)
 			epoch := schema.Epoch(1)
 			if resumed, ok := behind.(*schema.RunResumedData); ok {
 				head := c.fold(id).Head
