@@ -1,6 +1,7 @@
 package standstill
 
 import (
+	"slices"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -94,10 +95,10 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	for i := range calls {
 		c := &calls[i]
 		why := fmt.Sprintf("held: %s may have run (turn %d, call %s)", c.Name, c.Turn, c.ToolCallID)
-		for i := range h.Interrupts {
-			if w := &h.Interrupts[i]; w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey && w.Message != "" {
-				why += ": " + w.Message
-			}
+		if i := slices.IndexFunc(h.Interrupts, func(w schema.OpenInterrupt) bool {
+			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey && w.Message != ""
+		}); i >= 0 {
+			why += ": " + h.Interrupts[i].Message
 		}
 		r := add(Held, why, c.Since)
 		about(r, c.CallKey, c.Name)
