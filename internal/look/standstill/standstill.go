@@ -1,12 +1,12 @@
 package standstill
 
 import (
-	"slices"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
