@@ -178,3 +178,33 @@ func TestLoop_AnswerOfVeryManyCalls_TheModelReadsThatTheyAreTooMany(t *testing.T
 	require.Len(t, said, 1+1+2*1500, "task, text, and each call with a response")
 	require.Contains(t, said[len(said)-1], `"type":"too_many_calls","message":"the answer had 6000 calls, which is too large to be recorded`)
 }
+
+// A person abandons the call of the completion tool while it runs again: the run goes on.
+func TestLoop_CompletionClosedBeforeItsResultIsRecorded_TheRunGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "submit", `{"result":"done"}`)), 2: calls(call("b", "submit", `{"result":"done"}`))}}
+	ctx, die := context.WithCancel(t.Context())
+	f := w.fleet()
+	key := schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}
+	var ran atomic.Int64
+	tool := submit()
+	tool.Run = func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		switch ran.Add(1) {
+		case 1:
+			die()
+			return publisher.ToolResult{}, context.Canceled
+		case 2:
+			_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: key, CallEpoch: attempt(t, f, "r1", key), How: schema.SettledAbandoned, By: "ann"})
+			require.NoError(t, err)
+		}
+		return publisher.Result("done")
+	}
+	loop := publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}, Complete: "submit"}
+	require.Error(t, loop.Work(ctx, start(t, f, "r1")))
+	run := resume(t, f, "r1")
+	require.NoError(t, loop.Work(t.Context(), run))
+	require.Equal(t, schema.StatusCompleted, w.requireSameFold(run).Head.Status)
+	require.EqualValues(t, 3, ran.Load(), "the model asked for it once more")
+}

@@ -105,16 +105,25 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	defer func() { r.ledger.do(func(l *ledger) { l.calls.release(key, ended) }) }()
 	c := callRunner{run: r, key: key, asked: call, tool: run}
 	result, err := c.drive(ctx, t)
-	if c.ran == nil || r.ledger.call(key).open == nil {
+	if c.ran == nil {
 		ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
 		return result, err
 	}
-	// The tool has run: record the outcome even if the caller's context has ended.
-	if _, failed := r.publish(context.WithoutCancel(ctx), c.ran.draft); failed != nil {
-		return result, errors.Join(err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, failed))
+	if r.ledger.call(key).open != nil {
+		// The tool has run: record the outcome even if the caller's context has ended.
+		verdicts, failed := r.publish(context.WithoutCancel(ctx), c.ran.draft)
+		if failed != nil {
+			return result, errors.Join(err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, failed))
+		}
+		if verdicts[0].Kind == schema.Applied {
+			ended = true
+			return result, err
+		}
 	}
+	// A person, or another writer, closed the call while its tool ran: what they recorded is its outcome.
 	ended = true
-	return result, err
+	c.look()
+	return c.recorded(context.WithoutCancel(ctx))
 }
 
 // callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one event. Then
