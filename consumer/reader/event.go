@@ -45,15 +45,19 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 	// search may fail; then the event counts as missing.
 	for lo, hi := 1, last+1; lo < hi; {
 		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are numbers of segments
-		info, frames, err := rd.frames(ctx, r, mid)
+		n := mid
+		info, frames, err := rd.frames(ctx, r, n)
+		for ; errors.Is(err, kvstore.ErrNotFound) && n+1 < hi; info, frames, err = rd.frames(ctx, r, n) {
+			n++ // it is lost, and the next one tells where to go on
+		}
 		switch {
+		case errors.Is(err, kvstore.ErrNotFound), err == nil && info.First.Stream > at.Stream:
+			hi = mid
+			continue
 		case err != nil:
 			return nil, false, err
 		case info.Last.Stream < at.Stream:
-			lo = mid + 1
-			continue
-		case info.First.Stream > at.Stream:
-			hi = mid
+			lo = n + 1
 			continue
 		}
 		var there *schema.Record
@@ -63,7 +67,7 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 			}
 			return there == nil
 		}); err != nil {
-			return nil, false, rd.segmentGone(mid, r, err)
+			return nil, false, rd.segmentGone(n, r, err)
 		}
 		if there == nil {
 			return nil, false, nil

@@ -83,6 +83,39 @@ func TestSignal_OtherSignalUnderTheIDOfAnOldOpenOne_Refused(t *testing.T) {
 	}
 }
 
+// A lost segment hides the events in it, and no others.
+func TestSignal_AgainWhileAnotherSegmentIsLost_Found(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	first := w.control(schema.VerbSignal, "run-1", signal("s1", "1"))
+	x.adopt(first.Stream)
+	for range 4 {
+		x.TurnOf(10)
+	}
+	index := w.sealByHand(x, len(x.Acked)-2, 3, true)
+	w.checkpointAt(x, len(x.Acked), index)
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
+	require.NoError(t, err)
+	others := 0
+	for n := 1; n <= index.Count; n++ {
+		stored, err := w.Shard.Segments.GetFresh(t.Context(), "run-1", n)
+		require.NoError(t, err)
+		info, err := schema.DecodeSegmentInfo(stored)
+		require.NoError(t, err)
+		if info.First.Stream <= first.Stream && first.Stream <= info.Last.Stream {
+			continue
+		}
+		others++
+		key := schema.SegmentKey("run-1", n)
+		require.NoError(t, kv.Purge(t.Context(), key))
+		require.Equal(t, repeated(first), w.control(schema.VerbSignal, "run-1", signal("s1", "1")), "without segment %d", n)
+		_, err = kv.Put(t.Context(), key, stored)
+		require.NoError(t, err)
+	}
+	require.Greater(t, others, 2)
+}
+
 func TestSignal_RunThatCannotHear_RefusedWithWhatToDo(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

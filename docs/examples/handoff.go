@@ -10,8 +10,8 @@ import (
 
 // snippet: handoff
 
-// HandOver offers the remaining work to another agent. Files, tools, usage and lineage come from the log. A second try
-// with the same id does not make a second offer.
+// HandOver offers the remaining work to another agent. The files come from the log. A second try with the same id does
+// not make a second offer.
 func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRemaining) (publisher.Offer, error) {
 	return run.Handoff(schema.HandoffOfferedData{
 		HandoffID: "to-review", Reason: "threshold_critical", Kind: schema.HandoffTransfer, NextAgent: "reviewer", Remaining: left,

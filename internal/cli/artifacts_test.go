@@ -189,4 +189,11 @@ func TestVerify_LargeFieldMissingOrChanged_IsNamed(t *testing.T) {
 	_, err = store.PutBytes(t.Context(), name, content)
 	require.NoError(t, err)
 	verify(0, "whole")
+	info, err := store.GetInfo(t.Context(), name)
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), "OBJ_"+schema.BlobBucket(schema.DefaultFleet))
+	require.NoError(t, err)
+	require.Greater(t, info.Chunks, uint32(1))
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$O."+schema.BlobBucket(schema.DefaultFleet)+".C."+info.NUID), jetstream.WithPurgeKeep(1)))
+	verify(6, "blob: large field "+name+": ")
 }

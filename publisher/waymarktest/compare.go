@@ -201,7 +201,7 @@ func (t *trial) facts(ended, kept bool) map[string]any {
 	}
 	for i := range s.Values {
 		if kept {
-			all["value "+s.Values[i].Key] = plain(s.Values[i].Value, t.run)
+			all["value "+s.Values[i].Key] = cmp.Or[any](plain(s.Values[i].Value, t.run), "null")
 		}
 	}
 	return all

@@ -147,7 +147,7 @@ const (
 
 // streams reads all streams, while the daemon pauses purges and removals. Data can leave a stream all the same: a full
 // log does not wait. Then everything is read again.
-func (t *taker) streams(ctx context.Context) (err error) {
+func (t *taker) streams(ctx context.Context) error {
 	if err := kvstore.Pause(ctx, t.js, t.cfg.Fleet, t.cfg.Now().Add(kvstore.PauseFor)); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (t *taker) streams(ctx context.Context) (err error) {
 		renewing.Wait()
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		err = errors.Join(err, kvstore.Pause(ending, t.js, t.cfg.Fleet, t.cfg.Now()))
+		_ = kvstore.Pause(ending, t.js, t.cfg.Fleet, t.cfg.Now()) // it ends by itself, too
 	}()
 	for try := 1; ; try++ {
 		err := t.try(ctx)

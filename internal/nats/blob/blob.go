@@ -141,6 +141,15 @@ func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most in
 		if err == nil && r.next == before {
 			err = errStale
 		}
+		if errors.Is(err, errStale) {
+			// Only the leader knows whether a chunk is missing, or only from this replica.
+			switch n, failed := s.count(ctx, r.subject); {
+			case failed != nil:
+				err = failed
+			case n <= r.chunks:
+				err = ErrChanged
+			}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%d of %d bytes: %w", len(r.content), info.Size, err)
 		}
@@ -154,7 +163,9 @@ type reader struct {
 	stream, subject string
 	most            int64
 	next            uint64
-	content         []byte
+	// chunks that were read.
+	chunks  uint64
+	content []byte
 }
 
 // batch asks once for the next chunks.
@@ -190,6 +201,7 @@ func (r *reader) take(m *nats.Msg, status string) (done bool, err error) {
 		return true, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, r.most)
 	}
 	r.next = seq + 1
+	r.chunks++
 	r.content = append(r.content, m.Data...)
 	return false, nil
 }
