@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -367,7 +368,28 @@ func (c *crashes) history(ctx context.Context, t *trial) []string {
 				lines = append(lines, fmt.Sprintf("── life %d", lives))
 			}
 		}
-		lines = append(lines, fmt.Sprintf("%3d  %-16s %s", rec.Stream, e.Name(), short(e.Data)))
+		line := fmt.Sprintf("%3d  %-16s", rec.Stream, e.Name())
+		var d struct {
+			ID   string         `json:"tool_call_id"`
+			Name string         `json:"name"`
+			How  string         `json:"how"`
+			By   jsontext.Value `json:"result"`
+		}
+		if json.Unmarshal(e.Data, &d) == nil {
+			if d.Name != "" {
+				line += " " + d.Name
+			}
+			if d.ID != "" {
+				line += " call " + d.ID
+			}
+			if d.How != "" {
+				line += " " + d.How
+			}
+			if len(d.By) > 0 {
+				line += " → " + short(d.By[:min(len(d.By), 80)])
+			}
+		}
+		lines = append(lines, strings.TrimRight(line, " "))
 		return nil
 	})
 	if err != nil {
