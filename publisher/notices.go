@@ -79,7 +79,7 @@ func (w *follower) lookUntil(ctx context.Context) error {
 		w.mu.Unlock()
 		err := w.look(ctx, upTo)
 		w.mu.Lock()
-		again := w.left != left // a notice arrived meanwhile
+		again := w.left != left // a notice arrived during the look
 		if !again && (err == nil || left == 0 || w.ended()) || ctx.Err() != nil {
 			w.looking, w.noticed = false, 0
 			w.mu.Unlock()

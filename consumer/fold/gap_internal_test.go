@@ -137,17 +137,24 @@ func TestWorker_GapConfirmedByLeader_Reported(t *testing.T) {
 	require.Equal(t, gapAt(&got.head), got.confirmed, "it is not asked for again")
 }
 
-// A checkpoint is ahead of the watermark after a crash between the two puts. The next term loads it with the first
-// event that it reads. Before it reads the others, it seals the tail, and adopts a segment of another range that the
-// earlier term stored and did not count.
-func TestSeal_SegmentAdoptedBeforeItsEventsAreRead_CountsEachOnce(t *testing.T) {
-	t.Parallel()
+// fourEvents are the log of run-1, which no worker has folded.
+func fourEvents(t *testing.T) (*lifeWorld, *logged) {
+	t.Helper()
 	w := newLifeWorld(t)
 	w.stop()
 	r := w.logged("run-1")
 	for range 3 {
 		r.write(true, &schema.CheckpointMarkedData{Name: "here"})
 	}
+	return w, r
+}
+
+// A checkpoint is ahead of the watermark after a crash between the two puts. The next term loads it with the first
+// event that it reads. Before it reads the others, it seals the tail, and adopts a segment of another range that the
+// earlier term stored and did not count.
+func TestSeal_SegmentAdoptedBeforeItsEventsAreRead_CountsEachOnce(t *testing.T) {
+	t.Parallel()
+	w, r := fourEvents(t)
 	first := w.term()
 	first.cfg.SealEvents = 2
 	b := r.skipping(first)
@@ -177,12 +184,7 @@ func TestSeal_SegmentAdoptedBeforeItsEventsAreRead_CountsEachOnce(t *testing.T) 
 // it has them, also if it gets them from the segments that the other worker has just stored.
 func TestSeal_SegmentAdoptedWithEventsThatWereMissing_RunIsComplete(t *testing.T) {
 	t.Parallel()
-	w := newLifeWorld(t)
-	w.stop()
-	r := w.logged("run-1")
-	for range 3 {
-		r.write(true, &schema.CheckpointMarkedData{Name: "here"})
-	}
+	w, r := fourEvents(t)
 	other := w.term()
 	other.cfg.SealEvents = 2
 	b := r.skipping(other)

@@ -33,9 +33,9 @@ func (v *verifier) name(verdict *schema.Verdict) {
 		return
 	}
 	for _, r := range *refs {
-		if run, _, err := schema.ParseDataRef(r.DataRef); err == nil && run == v.is.Run {
-			if _, known := v.fields[r.DataRef]; !known {
-				v.fields[r.DataRef] = field{v.head.Position, cmp.Or(r.Size, unsized)}
+		if run, digest, err := schema.ParseDataRef(r.DataRef); err == nil && run == v.is.Run {
+			if _, known := v.fields[digest]; !known {
+				v.fields[digest] = field{v.head.Position, cmp.Or(r.Size, unsized)}
 			}
 		}
 	}
@@ -44,31 +44,27 @@ func (v *verifier) name(verdict *schema.Verdict) {
 // readBlobs compares each large field with the digest in its name.
 func (v *verifier) readBlobs(ctx context.Context) error {
 	store := blob.New(v.js, schema.BlobBucket(v.head.Fleet))
-	names := slices.SortedFunc(maps.Keys(v.fields), func(a, b string) int {
+	digests := slices.SortedFunc(maps.Keys(v.fields), func(a, b string) int {
 		return cmp.Or(cmp.Compare(v.fields[a].event.Stream, v.fields[b].event.Stream), cmp.Compare(a, b))
 	})
-	for _, name := range names {
-		run, digest, err := schema.ParseDataRef(name)
-		if err != nil {
-			return err // name has checked it
-		}
-		f := v.fields[name]
+	for _, digest := range digests {
+		f, name, err := v.fields[digest], schema.BlobName(v.is.Run, digest), error(nil)
 		for try := 1; ; try++ {
-			if _, err = store.Load(ctx, run, digest, f.size); err == nil || isDamage(err) || try == tries {
+			if _, err = store.Load(ctx, v.is.Run, digest, f.size); err == nil || isDamage(err) || try == tries {
 				break
 			}
 		}
 		if err == nil {
 			continue
 		}
-		c, _, gone := v.shard.Checkpoints.GetFresh(ctx, run)
+		c, _, gone := v.shard.Checkpoints.GetFresh(ctx, v.is.Run)
 		switch {
 		case gone == nil && c.Status == schema.StatusErased:
 			return ErrNoRun
 		case !isDamage(err):
 			return fmt.Errorf("large field %s: %w", name, err)
 		}
-		v.found(&Finding{In: InBlob, Event: f.event, Problem: fmt.Sprintf("large field %s: %s", schema.BlobName(run, digest), err)})
+		v.found(&Finding{In: InBlob, Event: f.event, Problem: fmt.Sprintf("large field %s: %s", name, err)})
 	}
 	return nil
 }

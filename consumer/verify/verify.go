@@ -146,7 +146,7 @@ type verifier struct {
 	// base is the base to find in the other run of a fork, and at the head that the run has there.
 	base *schema.BaseRef
 	at   *schema.Head
-	// fields are the large fields, by their references; nil while a base is folded.
+	// fields are the large fields, by their digests; nil while a base is folded.
 	fields map[string]field
 	// suspect is the first event whose content does not match its id.
 	suspect *Finding

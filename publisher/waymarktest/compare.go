@@ -195,15 +195,14 @@ func (t *trial) facts(ended, kept bool) map[string]any {
 			all["its error"] = s.Ended.Error.Type
 		}
 	}
+	if !kept {
+		return all
+	}
 	for i := range s.Artifacts {
-		if kept {
-			all["artifact "+strings.ReplaceAll(s.Artifacts[i].ArtifactID, t.run, "RUN")] = "there"
-		}
+		all["artifact "+strings.ReplaceAll(s.Artifacts[i].ArtifactID, t.run, "RUN")] = "there"
 	}
 	for i := range s.Values {
-		if kept {
-			all["value "+s.Values[i].Key] = cmp.Or[any](plain(s.Values[i].Value, t.run), "null")
-		}
+		all["value "+s.Values[i].Key] = cmp.Or[any](plain(s.Values[i].Value, t.run), "null")
 	}
 	return all
 }

@@ -190,12 +190,8 @@ func TestBackup_EventsPurgedInEachTry_Refused(t *testing.T) {
 	names := schema.NamesOf(fleet, 0)
 	x := w.writer("x")
 	require.NoError(t, x.start(t.Context()))
-	dir, reads := target(t), 0
-	_, err := w.take(dir, func(stream string, _ uint64) {
-		if stream != "KV_"+names.SegmentBucket() {
-			return
-		}
-		reads++
+	dir := target(t)
+	_, tries, err := w.takeWhile(dir, func(int) {
 		require.NoError(t, x.oneTurn(t.Context(), 100))
 		n, err := w.shard(0).PurgeRun(t.Context(), "x", x.acked[len(x.acked)-1].Stream)
 		require.NoError(t, err)
@@ -203,7 +199,7 @@ func TestBackup_EventsPurgedInEachTry_Refused(t *testing.T) {
 	})
 	require.ErrorIs(t, err, backup.ErrChanged)
 	require.ErrorContains(t, err, names.EventStream())
-	require.Equal(t, 3, reads)
+	require.Equal(t, 3, tries)
 	require.NoDirExists(t, dir)
 	require.False(t, w.shard(0).Paused(t.Context(), time.Now()), "purges and removals go on")
 }
@@ -259,12 +255,9 @@ func TestBackup_RunErasedMeanwhile_NotHalfIncluded(t *testing.T) {
 		require.NoError(t, r.oneTurn(t.Context(), 100))
 	}
 	w.seal(x, 1, 0, 3)
-	dir, reads := target(t), 0
-	m, err := w.take(dir, func(stream string, _ uint64) {
-		if stream != "KV_"+names.SegmentBucket() {
-			return
-		}
-		if reads++; reads > 1 {
+	dir := target(t)
+	m, _, err := w.takeWhile(dir, func(try int) {
+		if try > 1 {
 			return
 		}
 		kv, err := w.js.KeyValue(t.Context(), names.SegmentBucket())

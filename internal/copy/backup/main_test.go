@@ -185,6 +185,18 @@ func (w *world) take(dir string, on func(string, uint64)) (*backup.Manifest, err
 	return backup.Take(w.tb.Context(), w.js, backup.Config{Fleet: fleet, Dir: dir, Actor: "tester", Now: time.Now, OnStream: on})
 }
 
+// takeWhile takes a backup. do is called when a try begins to read the segments, with the number of the try.
+func (w *world) takeWhile(dir string, do func(try int)) (m *backup.Manifest, tries int, err error) {
+	w.tb.Helper()
+	m, err = w.take(dir, func(stream string, _ uint64) {
+		if stream == "KV_"+schema.NamesOf(fleet, 0).SegmentBucket() {
+			tries++
+			do(tries)
+		}
+	})
+	return m, tries, err
+}
+
 func target(tb testing.TB) string {
 	tb.Helper()
 	return filepath.Join(tb.TempDir(), "backup")

@@ -139,14 +139,14 @@ type taker struct {
 type amount struct{ last, messages uint64 }
 
 const (
-	// tries is how often the streams are read if data leaves them meanwhile.
+	// tries is the number of attempts to read the streams without a loss of data during the read.
 	tries = 3
 	// renewEvery is how often the pause of purges and removals is renewed.
 	renewEvery = kvstore.PauseFor / 3
 )
 
-// streams reads all streams, while the daemon pauses purges and removals. Data can leave a stream all the same: a full
-// log does not wait. Then everything is read again.
+// streams reads all streams, while the daemon pauses purges and removals. The daemon purges a full
+// log all the same. Then try reads everything again.
 func (t *taker) streams(ctx context.Context) error {
 	if err := kvstore.Pause(ctx, t.js, t.cfg.Fleet, t.cfg.Now().Add(kvstore.PauseFor)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (t *taker) streams(ctx context.Context) error {
 	}
 }
 
-// try reads all streams once: segments before logs before blobs, so that what leaves none of them meanwhile is complete.
+// try reads all streams once, segments before logs before blobs. It is complete if no data left a stream during the read.
 func (t *taker) try(ctx context.Context) error {
 	if err := os.Mkdir(filepath.Join(t.dir, streamsDir), 0o700); err != nil {
 		return err

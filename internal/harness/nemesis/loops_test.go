@@ -422,7 +422,7 @@ func apart(h *checker.History) (others, loops *checker.History) {
 	return others, loops
 }
 
-// checkLoops has the checker judge the runs of Loops. Their executors record what was acknowledged, not each request.
+// checkLoops returns the violations in the runs of Loops. Their executors record acknowledgements only, not requests.
 func checkLoops(h *checker.History, finals []checker.Final) []checker.Violation {
 	return checker.Check(h, finals, checker.Options{
 		Keys: schema.NoKeys, Fleet: schema.DefaultFleet, Unlogged: true, Least: map[checker.Kind]int{checker.Publish: 1},

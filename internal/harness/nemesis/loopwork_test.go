@@ -197,30 +197,16 @@ func (r *loopRun) tool(ctx context.Context, inv publisher.Invocation, replay sch
 	r.look()
 	defer r.look()
 	id, call := r.run.ID(), inv.Key.ToolCallID
-	op := r.record.Begin(checker.Op{Actor: r.actor + "/" + call, Kind: checker.Execute, Run: id, Epoch: inv.Epoch, Tool: call, Replay: replay, Detail: inv.IdempotencyKey})
 	token := strings.Join([]string{id, call, cryptorand.Text()}, ".")
-	there, err := "", error(nil)
-	if !wait(ctx, time.Duration(r.number(max(1, r.Tool)))*time.Millisecond) {
-		err = context.Cause(ctx)
-	} else {
-		there, err = outside(r.Outside).effect(replay, id, call, inv, token)
-	}
-	if err == nil && !replay.Rerunnable() && there != token {
-		err = outside(r.Outside).again(id, call, inv.Epoch)
-	}
-	r.record.End(op, func(op *checker.Op) {
-		op.Outcome = checker.OK
-		if err != nil {
-			op.Outcome, op.Error = checker.Failed, err.Error()
-			return
+	there, err := r.acts(ctx, checker.Op{
+		Actor: r.actor + "/" + call, Kind: checker.Execute, Run: id, Epoch: inv.Epoch, Tool: call, Replay: replay, Detail: inv.IdempotencyKey,
+	}, func() (string, error) {
+		there, err := outside(r.Outside).effect(replay, id, call, inv, token)
+		if err == nil && !replay.Rerunnable() && there != token {
+			err = outside(r.Outside).again(id, call, inv.Epoch)
 		}
-		text, marshalErr := json.Marshal(there)
-		op.Result = string(text)
-		err = marshalErr
+		return there, err
 	})
-	if err == nil && !wait(ctx, time.Duration(r.number(max(1, r.Tool)))*time.Millisecond) {
-		err = context.Cause(ctx) // no process learns of it
-	}
 	if err != nil {
 		return publisher.ToolResult{}, err
 	}

@@ -181,16 +181,26 @@ func (s *slot) execute(ctx context.Context, run *publisher.Run, call *publisher.
 	s.effects++
 	n := s.effects
 	s.mu.Unlock()
-	op := s.record.Begin(checker.Op{
+	result, err := s.acts(ctx, checker.Op{
 		Actor: s.actor, Kind: checker.Execute, Run: run.ID(), Epoch: inv.Epoch, Tool: call.ID, Replay: call.Replay, Detail: inv.IdempotencyKey,
+	}, func() (string, error) {
+		return outside(s.Outside).effect(call.Replay, run.ID(), call.ID, inv, fmt.Sprintf("effect %d of %s", n, s.actor))
 	})
-	result, err := "", error(nil)
-	if !wait(ctx, time.Duration(s.number(max(1, s.Tool)))*time.Millisecond) {
+	if err != nil {
+		return publisher.ToolResult{}, err
+	}
+	return publisher.Result(result)
+}
+
+// acts records how a tool causes its effect, which takes its time before it and after it.
+func (l *loader) acts(ctx context.Context, op checker.Op, effect func() (string, error)) (result string, err error) {
+	o := l.record.Begin(op)
+	if !wait(ctx, time.Duration(l.number(max(1, l.Tool)))*time.Millisecond) {
 		err = context.Cause(ctx)
 	} else {
-		result, err = outside(s.Outside).effect(call.Replay, run.ID(), call.ID, inv, fmt.Sprintf("effect %d of %s", n, s.actor))
+		result, err = effect()
 	}
-	s.record.End(op, func(op *checker.Op) {
+	l.record.End(o, func(op *checker.Op) {
 		op.Outcome = checker.OK
 		if err != nil {
 			op.Outcome, op.Error = checker.Failed, err.Error()
@@ -200,13 +210,10 @@ func (s *slot) execute(ctx context.Context, run *publisher.Run, call *publisher.
 		op.Result = string(text)
 		err = marshalErr
 	})
-	if err == nil && !wait(ctx, time.Duration(s.number(max(1, s.Tool)))*time.Millisecond) {
+	if err == nil && !wait(ctx, time.Duration(l.number(max(1, l.Tool)))*time.Millisecond) {
 		err = context.Cause(ctx) // no process learns of it
 	}
-	if err != nil {
-		return publisher.ToolResult{}, err
-	}
-	return publisher.Result(result)
+	return result, err
 }
 
 // decide is a person, who checks what became of the call and settles it.
