@@ -152,7 +152,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 			h.waymarkAs(t, where, getenv, 0, strings.Fields(args)...)
 		}
 		// What is encrypted is named by its key, and no cipher text is shown as content.
-		for _, args := range []string{"runs show r1", "inbox", "artifacts r1", "handoff ls r1", "plan r1", "tree r1"} {
+		for _, args := range []string{"runs show r1", "inbox", "artifacts r1", "plan r1", "tree r1"} {
 			_, text := runWith(t, getenv, strings.Fields(args)...)
 			for _, word := range regexp.MustCompile(`[A-Za-z0-9+/]{32,}`).FindAllString(regexp.MustCompile(`ed25519-\S+`).ReplaceAllString(text, ""), -1) {
 				require.True(t, regexp.MustCompile(`^[0-9a-f]+$`).MatchString(word), "%s, %s: %s in %s", args, where, word, text)

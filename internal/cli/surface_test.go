@@ -42,7 +42,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "tree RUN"},
 	{words: "diff RUN RUN"},
 	{words: "input RUN"},
-	{words: "handoff ls RUN"},
 	{words: "runs get RUN --at end"},
 	{words: "checkpoint RUN --name here", writes: true},
 	{words: "signal RUN note --payload 1 --id s1", writes: true},

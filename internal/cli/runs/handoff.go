@@ -3,99 +3,21 @@ package runs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
-	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // HandoffCmd is waymark handoff.
 type HandoffCmd struct {
 	Check  handoffCheckCmd  `cmd:"" help:"Check a hand-off in a file before it is offered, and show its length."`
-	Ls     handoffLsCmd     `cmd:"" help:"List the hand-offs of a run, including closed ones."`
 	Answer handoffAnswerCmd `cmd:"" help:"Accept, decline or close a hand-off."`
-}
-
-type handoffLsCmd struct {
-	Run_ string `arg:"" name:"run" help:"Run id."`
-}
-
-// handoffs is the JSON output of handoff ls.
-type handoffs struct {
-	Run      string                `json:"run"`
-	Handoffs []schema.StateHandoff `json:"handoffs"`
-	// Open has the hashes that an acceptance must name.
-	Open []schema.OpenHandoff `json:"open"`
-}
-
-// Run lists the hand-offs of a run, oldest first.
-func (c handoffLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
-	var state *schema.State
-	var missing error
-	err := cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
-		state, missing, err = base.StateOf(ctx, fleet, c.Run_)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if a.JSON {
-		reply := handoffs{Run: c.Run_, Handoffs: state.Handoffs, Open: state.Head.Handoffs}
-		if reply.Handoffs == nil {
-			reply.Handoffs = []schema.StateHandoff{}
-		}
-		if reply.Open == nil {
-			reply.Open = []schema.OpenHandoff{}
-		}
-		return errors.Join(output.Document(a.Stdout, reply), missing)
-	}
-	return errors.Join(c.print(a, state), missing)
-}
-
-func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
-	rows := make([][]string, len(s.Handoffs))
-	offered := ""
-	for i := range s.Handoffs {
-		o := &s.Handoffs[i]
-		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", encryption.ReadableField(o.Reason, o.Refs, "/reason")}
-		if d := o.Offered; d != nil {
-			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
-			if row[2] == "" {
-				row[2] = schema.HandoffContinuation
-			}
-		}
-		if at := slices.IndexFunc(s.Head.Handoffs, func(h schema.OpenHandoff) bool { return h.HandoffID == o.HandoffID }); at >= 0 {
-			row[7] = output.Ago(s.Head.Handoffs[at].Since, a.Now())
-			if offered == "" && o.Status == schema.HandoffStatusOffered {
-				offered = o.HandoffID
-			}
-		}
-		rows[i] = row
-	}
-	columns, rows := withoutEmpty(append(handoffColumns(), output.Column{Title: "why", Shrinks: true}), rows)
-	err := output.Table(a.Stdout, columns, rows)
-	if err == nil {
-		err = printSaid(a, s.Handoffs)
-	}
-	if err != nil || a.Quiet {
-		return err
-	}
-	switch {
-	case len(rows) == 0:
-		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
-	case offered != "":
-		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it: %s --decline WHY\n",
-			output.Printable(a.Prompt.Command("handoff answer "+c.Run_+" "+schema.ShellWord(offered))))
-	}
-	return err
 }
 
 type handoffAnswerCmd struct {
@@ -195,7 +117,7 @@ func (c handoffAnswerCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenH
 		// It may be a repeated request: the daemon knows whether the first try ended the hand-off.
 		return &schema.OpenHandoff{HandoffID: c.Handoff}, nil
 	case len(names) == 0:
-		return nil, failure.New(failure.NotFound, "see closed hand-offs: "+p.Command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
+		return nil, failure.New(failure.NotFound, "see closed hand-offs: "+p.Command("runs get "+h.Run+" --view state"), "run %s has no open hand-off", h.Run)
 	case i < 0 && c.Handoff == "":
 		return nil, failure.New(failure.Usage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
 	case i < 0:

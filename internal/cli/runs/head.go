@@ -46,7 +46,10 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}
-	fields = append(fields, "left behind", leftBehindText(h), "too long", sizeWarning(h))
+	fields = append(fields, "left behind", leftBehindText(h))
+	if h.SizeWarning {
+		fields = append(fields, "too long", fmt.Sprintf("a hand-off has more than %d characters", schema.HandoffSizeWarning))
+	}
 	if err := output.Fields(a.Stdout, append(fields, more...)...); err != nil {
 		return err
 	}
@@ -230,11 +233,7 @@ func printHandoffs(a *base.App, handoffs []schema.OpenHandoff) error {
 	for i, o := range handoffs {
 		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, output.ByText(o.By, o.Claimed), o.ChildRun, output.Ago(o.Since, a.Now())}
 	}
-	return printBelow(a, handoffColumns(), rows)
-}
-
-func handoffColumns() []output.Column {
-	return []output.Column{
+	return printBelow(a, []output.Column{
 		{Title: "hand-off"},
 		{Title: "status"},
 		{Title: "kind", Drop: 1},
@@ -243,7 +242,7 @@ func handoffColumns() []output.Column {
 		{Title: "by", Drop: 2},
 		{Title: "child run"},
 		{Title: "since", Drop: 4},
-	}
+	}, rows)
 }
 
 // printBelow prints a table with an empty line before it; without rows it prints nothing.

@@ -82,7 +82,7 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
-			list = append(list, "see the offer with: "+p.Command("handoff ls "+h.Run))
+			list = append(list, "see the offer with: "+p.Command("runs get "+h.Run+" --view state"))
 			break
 		}
 	}
