@@ -134,9 +134,6 @@ func TestBars_LongRun_IsShownInTime(t *testing.T) {
 	b.show("/run/long/state")
 	records := eval[int](b, `Number(document.querySelector("input[type=range]").max)`)
 	t.Logf("a step of the slider, which reads the run up to there: %s", repeat(10, func(i int) float64 { return b.slid(1 + (i+1)*7919%records) }))
-	t.Logf("a filter, which reads all of the run: %s", repeat(2, func(int) float64 {
-		return eval[float64](b, `(async () => { const t = performance.now(); await (await fetch("/run/long?text=timeout")).text(); return performance.now() - t })()`)
-	}))
 	b.clean()
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What executors wrote is made into forms, results, changes and images: nothing of it is markup, and nothing of it is invisible.
+// What executors wrote is made into forms and results: nothing of it is markup, and nothing of it is invisible.
 func FuzzShown(f *testing.F) {
 	f.Add([]byte(`{"type":"object","properties":{"a":{"type":"string","enum":["<b>"]}},"required":["a"]}`), "diff --git a b\n@@ x\n+<b>")
 	f.Add([]byte(`"<script>"`), "\x1b[31m\u202e")

@@ -76,7 +76,6 @@ func New(cfg Config) (*Inspector, error) {
 			s.mux.HandleFunc("GET /live"+strings.TrimSuffix(p.path, "{$}"), func(w http.ResponseWriter, r *http.Request) { s.follow(w, r, &p) })
 		}
 	}
-	s.mux.HandleFunc("GET /run/{run}/recovery.json", s.planJSON)
 	s.mux.HandleFunc("GET /run/{run}/whole", s.plain(s.field))
 	s.mux.HandleFunc("GET /run/{run}/asked", s.plain(s.asked))
 	if cfg.Acts {
@@ -95,7 +94,7 @@ func New(cfg Config) (*Inspector, error) {
 func (s *Inspector) Close() { s.live.close() }
 
 // policy restricts the browser to this package's scripts and files.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; " +
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements http.Handler. It refuses forbidden requests before a page handles them.

@@ -3,7 +3,6 @@ package inspector
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"html"
 	"io"
 	"net/http"
@@ -140,7 +139,7 @@ func TestDoor_WithoutToken_NothingIsShown(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, status)
 		require.NotContains(t, body, d.pages.csrf)
 	}
-	for _, path := range []string{"/live/", "/live/health", "/run/r/recovery.json", "/run/r/whole?event=x"} {
+	for _, path := range []string{"/live/", "/live/health", "/run/r/whole?event=x"} {
 		status, _ := d.get(path)
 		require.Equal(t, http.StatusUnauthorized, status, path)
 	}
@@ -238,16 +237,12 @@ func TestPages_AFleetAtWork_SayWhatItDoes(t *testing.T) {
 	} {
 		require.Contains(t, timeline, want)
 	}
-	failed := d.page("/run/fix-login?only=failed")
-	require.Contains(t, failed, "3 of 214 tests fail")
-	require.NotContains(t, failed, "taken over")
-	require.Contains(t, failed, "of this page hidden")
 
 	conversation := d.page("/run/fix-login/conversation")
 	for _, want := range []string{
-		"The cookie lacks SameSite", "12345678901234567890", "1e2", `class="plus"`, "HttpOnly: true", "calls <b>deploy</b>",
+		"The cookie lacks SameSite", "12345678901234567890", "1e2", "HttpOnly: true", "calls <b>deploy</b>",
 	} {
-		require.Contains(t, conversation, want, "numbers are as they were recorded, changes are lines")
+		require.Contains(t, conversation, want, "numbers are as they were recorded")
 	}
 
 	state := d.page("/run/fix-login/state?at=record:3")
@@ -272,9 +267,6 @@ func TestRecovery_Page_IsThePlanOfTheCommand(t *testing.T) {
 	for _, run := range []string{"fix-login", "payout-7", "triage-3", "invoice-91", "report-1"} {
 		want, err := reader.Plan(t.Context(), run)
 		require.NoError(t, err)
-		var got schema.Plan
-		require.NoError(t, json.Unmarshal([]byte(d.page("/run/"+run+"/recovery.json")), &got))
-		require.Equal(t, *want, got)
 		page := d.page("/run/" + run + "/recovery")
 		require.Contains(t, page, want.From.Position.ID)
 		require.Contains(t, page, schema.NextText(want.Next))
@@ -368,7 +360,7 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
 	paths := []string{"/", "/needs-you", "/health", "/executors", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1])}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}
@@ -389,7 +381,7 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	require.Contains(t, conversation, `\u202e`, "direction overrides are visible marks")
 	require.Contains(t, conversation, `\x1b[31m`)
 	require.Contains(t, conversation, html.EscapeString("<script>window.pwned=1</script>"))
-	require.NotContains(t, conversation, "data:image/png", "what is not base64 is no image")
+	require.NotContains(t, conversation, "data:image/png", "no page loads content as an image")
 	require.NotContains(t, conversation, "image/svg+xml;base64")
 }
 

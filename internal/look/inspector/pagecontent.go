@@ -3,14 +3,11 @@ package inspector
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -28,8 +25,6 @@ const (
 	messagesShown, fieldCut = 50, 8 << 10
 	// contentMost bounds the stored size of a run whose content is shown: rendering holds it in memory.
 	contentMost = 256 << 20
-	// imageBytes bounds a shown image, as stored.
-	imageBytes = 48 << 10
 )
 
 // conversationBody is the page of the conversation.
@@ -54,15 +49,10 @@ type messageRow struct {
 // partRow is a part of a message.
 type partRow struct {
 	Kind, Title, Text string
-	// Lines of a text that is a diff.
-	Lines []diffLine
-	Image template.URL
 	// Whole is the address of the full text, if it was cut.
 	Whole string
 	Error bool
 }
-
-type diffLine struct{ Class, Text string }
 
 // content reads the state of a run at a point. It folds the events here, because the daemon has no content keys.
 func (s *Inspector) content(ctx context.Context, run, at string) (*schema.GetReply, error) {
@@ -187,9 +177,6 @@ func wholePath(run, at, event string, turn int32, part int, p *schema.Part) stri
 	return runPath(run, "/whole?"+q.Encode())
 }
 
-// images are the shown image types. Vector images are not shown: they may contain script.
-var images = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
-
 // partOf formats a part.
 func partOf(p *schema.Part, whole func() string) partRow {
 	row := partRow{Kind: p.Type}
@@ -204,17 +191,9 @@ func partOf(p *schema.Part, whole func() string) partRow {
 	}
 	if p.Content != nil {
 		row.Text = *p.Content
-		if p.Type == schema.PartBlob && slices.Contains(images, p.MimeType) && len(row.Text) <= imageBytes {
-			if _, err := base64.StdEncoding.DecodeString(row.Text); err == nil {
-				row.Image, row.Text = template.URL("data:"+p.MimeType+";base64,"+row.Text), "" //nolint:gosec // of a known type, and nothing but base64
-			}
-		}
 	}
 	if len(row.Text) > fieldCut {
 		row.Text, row.Whole = cut(row.Text, fieldCut), whole()
-	}
-	if lines := diffOf(row.Text); lines != nil {
-		row.Lines, row.Text = lines, ""
 	}
 	return row
 }
@@ -226,27 +205,6 @@ func readable(v jsontext.Value) string {
 		return text
 	}
 	return pretty(v)
-}
-
-// diffOf are the lines of a unified diff; nil for another text.
-func diffOf(text string) []diffLine {
-	if !strings.HasPrefix(text, "diff --git ") && !strings.HasPrefix(text, "--- ") || !strings.Contains(text, "\n@@ ") {
-		return nil
-	}
-	var list []diffLine
-	for line := range strings.SplitSeq(text, "\n") {
-		class := ""
-		switch {
-		case strings.HasPrefix(line, "@@"), strings.HasPrefix(line, "diff "), strings.HasPrefix(line, "--- "), strings.HasPrefix(line, "+++ "):
-			class = "hunk"
-		case strings.HasPrefix(line, "+"):
-			class = "plus"
-		case strings.HasPrefix(line, "-"):
-			class = "minus"
-		}
-		list = append(list, diffLine{class, line})
-	}
-	return list
 }
 
 // plain serves a field in full, as plain text.

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/base/output"
@@ -69,12 +68,9 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 // timelineBody is the timeline of a run.
 type timelineBody struct {
 	*story.Told
-	Only, Text string
-	Rows       []lineRow
-	// Earlier and Later are the addresses of the neighbouring pages; empty for none. Hidden counts the lines of this page
-	// that the filter leaves out.
+	Rows []lineRow
+	// Earlier and Later are the addresses of the neighbouring pages; empty for none.
 	Earlier, Later, Latest string
-	Hidden                 int
 	Missing                string
 	// Here is the record in the address, and HereID its line.
 	Here   int64
@@ -103,17 +99,6 @@ const (
 	lineCut = 240
 )
 
-// onlys are the filters of the timeline.
-var onlys = map[string]func(*lineRow) bool{
-	"failed":  func(l *lineRow) bool { return l.Tone == story.ToneBad },
-	"slow":    func(l *lineRow) bool { return l.DurationMS != nil && *l.DurationMS >= 10_000 },
-	"open":    func(l *lineRow) bool { return l.Open },
-	"model":   func(l *lineRow) bool { return l.Kind == story.KindModel },
-	"call":    func(l *lineRow) bool { return l.Kind == story.KindCall },
-	"waits":   func(l *lineRow) bool { return l.Kind == story.KindWait },
-	"changes": func(l *lineRow) bool { return l.Kind == story.KindTakeover || l.Kind == story.KindRun },
-}
-
 func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, error) {
 	q := r.URL.Query()
 	v, reply, err := s.head(ctx, r, "timeline", "runs show "+schema.ShellWord(r.PathValue("run")))
@@ -122,10 +107,7 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	}
 	h := &reply.Head
 	told := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, Takeovers: int(h.Counts.Resumes), ModelTier: h.ModelTier, DurationMS: story.DurationMS(h, s.Now())}
-	body := timelineBody{Told: told, Only: q.Get("only"), Text: q.Get("text")}
-	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
-		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
-	}
+	body := timelineBody{Told: told}
 	if err := s.window(ctx, v, q, h, &body); err != nil {
 		return nil, err
 	}
@@ -178,31 +160,13 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 			beats = beats[:end]
 		}
 	}
-	link := func(place string, record int64) string {
-		to := url.Values{}
-		for _, filter := range []string{"only", "text"} {
-			if q.Get(filter) != "" {
-				to.Set(filter, q.Get(filter))
-			}
-		}
-		if place != "" {
-			to.Set(place, fmt.Sprint(record))
-		}
-		return strings.TrimSuffix(v.Run.Path+"?"+to.Encode(), "?")
-	}
 	if first > 1 {
-		body.Earlier = link("through", first-1)
+		body.Earlier = fmt.Sprintf("%s?through=%d", v.Run.Path, first-1)
 	}
 	if through < w.Total {
-		body.Later, body.Latest = link("from", through+1), link("", 0)
+		body.Later, body.Latest = fmt.Sprintf("%s?from=%d", v.Run.Path, through+1), v.Run.Path
 	}
-	lines := s.linesOf(beats, head, schema.ParseTime(w.Before.UpdatedAt))
-	matches, text := onlys[body.Only], strings.ToLower(body.Text)
-	shown := slices.DeleteFunc(slices.Clone(lines), func(l lineRow) bool {
-		return matches != nil && !matches(&l) || text != "" && !strings.Contains(strings.ToLower(l.What+" "+l.Detail), text)
-	})
-	body.Hidden = len(lines) - len(shown)
-	body.Rows = scaled(shown)
+	body.Rows = scaled(s.linesOf(beats, head, schema.ParseTime(w.Before.UpdatedAt)))
 	for i := range body.Rows {
 		if body.Here > 0 && body.Rows[i].Record <= body.Here {
 			body.HereID = body.Rows[i].ID
@@ -270,7 +234,7 @@ type recoveryBody struct {
 	*schema.Plan
 	At, NextText, TurnText, ReusedText, NotReusedText string
 	Again, Asked, Held, Closed                        []schema.PlanCall
-	JSON, Missing                                     string
+	Missing                                           string
 }
 
 func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, error) {
@@ -279,13 +243,14 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	if err != nil {
 		return nil, err
 	}
-	plan, missing, err := s.plan(ctx, run)
+	state, missing, err := s.stateOf(ctx, run, "")
 	if err != nil {
 		return nil, err
 	}
+	plan := schema.PlanOf(state)
 	body := recoveryBody{
-		Plan: plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
-		ReusedText: story.ReusedText(plan), NotReusedText: story.NotReusedText(plan), JSON: runPath(run, "/recovery.json"),
+		Plan: &plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
+		ReusedText: story.ReusedText(&plan), NotReusedText: story.NotReusedText(&plan),
 	}
 	if plan.Quarantined {
 		body.NextText = schema.QuarantinedText
@@ -307,25 +272,4 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	}
 	v.Body = &body
 	return v, nil
-}
-
-// plan is the plan for a run's next executor. missing names the missing events of the run.
-func (s *Inspector) plan(ctx context.Context, run string) (plan *schema.Plan, missing, err error) {
-	state, missing, err := s.stateOf(ctx, run, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	p := schema.PlanOf(state)
-	return &p, missing, nil
-}
-
-// planJSON serves the output of waymark plan --json.
-func (s *Inspector) planJSON(w http.ResponseWriter, r *http.Request) {
-	plan, _, err := s.plan(r.Context(), r.PathValue("run"))
-	if err != nil {
-		s.trouble(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = output.Document(w, plan) // the viewer may be gone
 }

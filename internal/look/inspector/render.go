@@ -5,10 +5,8 @@ import (
 	"context"
 	"embed"
 	"html/template"
-	"maps"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,7 +144,6 @@ var functions = template.FuncMap{
 	"state":   stateOf,
 	"plural":  plural,
 	"minus":   func(height int) int { return 100 - height },
-	"onlys":   func() []string { return slices.Sorted(maps.Keys(onlys)) },
 	"with2at": func(v *view, at string) forkForm { return forkForm{v, at} },
 	"with2":   func(csrf string, t thing) hidden { return hidden{csrf, t} },
 }
