@@ -311,8 +311,8 @@ type RunOrphanedData struct {
 	LastSeen string `json:"last_seen,omitzero" check:"time"`
 	// Missed counts the missing heartbeats.
 	Missed int64 `json:"missed,omitzero" check:"min=0"`
-	// Unheld: the executor is alive, and never named the run as its own. The answer to its claim was lost, so the claim
-	// does not count as one without progress.
+	// Unheld: the executor is alive, and never held the run. The answer to its claim was lost, or it could not read the
+	// run in time, so the claim does not count as one without progress.
 	Unheld bool           `json:"unheld,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }

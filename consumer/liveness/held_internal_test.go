@@ -54,6 +54,20 @@ func TestHeartbeat_RunNeverHeld_FreedAfterAnIntervalWithoutCount(t *testing.T) {
 	require.True(t, w.orphanings("run-1")[0].Unheld)
 }
 
+// The executor got the run, and could not read it: the daemon was overloaded.
+func TestHeartbeat_RunCouldNotBeRead_FreedWithoutCount(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-2", "i2")
+	r.Control(&schema.RunResumedData{Executor: "executor-1", Instance: "i1", Reason: schema.TakeoverClaim, RequestID: "q1"})
+	w.pass(int(beat/time.Second)+3, func() { w.holds(schema.HeldRun{Run: "run-1"}) })
+	r.stays(schema.StatusRunning)
+	w.holds()
+	w.pass(1, nil)
+	r.Becomes(schema.StatusOrphaned)
+	require.Zero(t, r.Checkpoint().Stalled, "the claim is no fault of the run")
+}
+
 // The answer to a claim may take longer than a short heartbeat interval.
 func TestHeartbeat_ShortInterval_RunFreedAfterASecond(t *testing.T) {
 	t.Parallel()

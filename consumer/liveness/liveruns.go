@@ -69,7 +69,7 @@ type entry struct {
 	// held is since when the run has its executor, by the same clock; writes of others do not change it.
 	held   time.Time
 	hidden time.Time
-	// named: a heartbeat of its instance named the run. Only the sweeper of its shard uses it.
+	// named: a heartbeat of its instance named the run in its epoch. Only the sweeper of its shard uses it.
 	named atomic.Bool
 	// holder is the executor that works on it, or that has just got it; zero for none.
 	holder Holder

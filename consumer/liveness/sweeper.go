@@ -185,7 +185,7 @@ func (w *Sweeper) gone(e *entry, steady time.Time) bool {
 	if !seen {
 		return w.deps.Now().Sub(since) >= w.silence()
 	}
-	if l.names(e.live.Run, e.live.Epoch) {
+	if l.held[e.live.Run] == e.live.Epoch { // else it takes the run over, and may not be able to
 		e.named.Store(true)
 	}
 	switch {
