@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/waymarkio/waymark/internal/nats/fleetclient"
 	"github.com/waymarkio/waymark/schema"
@@ -50,8 +51,8 @@ func atOf(point schema.Point) string {
 
 // stateAt reads a run at a point. forks counts the forks of it that were already read.
 func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
-	a := newAssembly(r, run)
-	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewEvents, At: at}, a.begin, a.take)
+	a := newAssembly(ctx, r, run)
+	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, getPage(at), a.take)
 	if err == nil {
 		err = a.finish(ctx, forks)
 	}
@@ -75,30 +76,14 @@ func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Recor
 // Walk is [Reader.Events] up to a point of the run's history, with the verdict on each record, and the head after it. In
 // addition to the errors of Events it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield func(*schema.Step) error) error {
-	var head schema.Head
-	var order schema.Order
-	// passed counts the records of this answer, shown those that yield got; digest is the digest of their fold.
-	passed, shown, digest := 0, 0, ""
-	begin := func(context.Context) { head, order, passed = schema.NewHead(r.opts.Fleet, run), schema.Order{}, 0 }
-	request := &schema.GetRequest{View: schema.ViewEvents, At: atOf(point)}
-	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, request, begin, func(ctx context.Context, rec schema.Record) error {
+	head, order := schema.NewHead(r.opts.Fleet, run), schema.Order{}
+	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, getPage(atOf(point)), func(ctx context.Context, rec schema.Record) error {
 		keys, err := r.Keys(ctx)
 		if err != nil {
 			return err
 		}
 		order.Next(&head, &rec)
 		v := head.Apply(keys, &rec)
-		passed++
-		switch {
-		case passed < shown:
-			return nil
-		case passed == shown:
-			if head.Digest != digest {
-				return &IncompleteError{Run: run, Detail: "the events yielded first are not those of the complete answer"}
-			}
-			return nil
-		}
-		shown, digest = passed, head.Digest
 		if v.Kind == schema.Replayed || v.Kind == schema.Skipped {
 			return nil
 		}
@@ -106,9 +91,6 @@ func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield
 	})
 	if err != nil {
 		return err
-	}
-	if passed < shown {
-		return &IncompleteError{Run: run, Gaps: reply.Gaps, Detail: fmt.Sprintf("%d events were yielded first, but the run has %d", shown, passed)}
 	}
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
 }
@@ -132,29 +114,66 @@ type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }
 
-// read sends a request that is answered with a run's records, and returns the answer. take gets each record. begin is
-// called before the first one, and when they start again from the first, after an answer that broke off. An error of take is returned unchanged.
-func read[T any](ctx context.Context, r *Reader, verb, run string, request any, begin func(context.Context), take func(context.Context, schema.Record) error) (*T, error) {
+// getPage returns the request of a page of a run's records up to a point.
+func getPage(at string) func(after string) any {
+	return func(after string) any { return &schema.GetRequest{View: schema.ViewEvents, At: at, After: after} }
+}
+
+// read reads a run's records page by page, and returns the answer. take gets each record once: a page that is sent again, because it broke
+// off, has the same records, or the fold of all of them is not the answer's. An error of take is returned unchanged.
+func read[T schema.GetReply | schema.RecoverReply](ctx context.Context, r *Reader, verb, run string, page func(after string) any,
+	take func(context.Context, schema.Record) error,
+) (*T, error) {
 	if err := checkRun(run); err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	var reply *T
-	err := r.service().Ask(ctx, verb, run, request, func() *fleetclient.Replies {
-		begin(ctx)
-		return &fleetclient.Replies{
-			Answer: func(body []byte) error {
-				reply = new(T)
-				return fleetclient.Decode(body, reply)
-			},
-			Piece: func(kind string, frames []byte) error {
-				return readPiece(kind, frames, func(rec schema.Record) error { return take(ctx, rec) })
-			},
+	whole, lacks := true, []schema.Gap{}
+	for after := ""; ; {
+		reply := new(T)
+		taken, passed := 0, 0
+		err := r.service().Ask(ctx, verb, run, page(after), func() *fleetclient.Replies {
+			passed = 0
+			return &fleetclient.Replies{
+				Answer: func(body []byte) error {
+					*reply = *new(T)
+					return fleetclient.Decode(body, reply)
+				},
+				Piece: func(kind string, frames []byte) error {
+					return readPiece(kind, frames, func(rec schema.Record) error {
+						if passed++; passed <= taken {
+							return nil
+						}
+						taken = passed
+						return take(ctx, rec)
+					})
+				},
+			}
+		})
+		if own, ok := errors.AsType[*yieldError](err); ok {
+			return nil, own.err
 		}
-	})
-	if own, ok := errors.AsType[*yieldError](err); ok {
-		return nil, own.err
+		if err != nil {
+			return nil, err
+		}
+		next, complete, gaps := contentOf(reply)
+		whole = whole && *complete
+		lacks = append(lacks, slices.DeleteFunc(*gaps, func(g schema.Gap) bool { return slices.Contains(lacks, g) })...)
+		if after = next; after == "" {
+			*complete, *gaps = whole, lacks
+			return reply, nil
+		}
 	}
-	return reply, err
+}
+
+// contentOf returns what an answer tells about its content.
+func contentOf(reply any) (next string, complete *bool, gaps *[]schema.Gap) {
+	switch r := reply.(type) {
+	case *schema.GetReply:
+		return r.Next, &r.Complete, &r.Gaps
+	case *schema.RecoverReply:
+		return r.Next, &r.Complete, &r.Gaps
+	}
+	return "", new(bool), new([]schema.Gap)
 }
 
 // readPiece calls yield for the records in a reply of the view events.
@@ -177,7 +196,7 @@ func readPiece(kind string, frames []byte, yield func(schema.Record) error) erro
 	}
 }
 
-// assembly folds the records of one answer into a run's state. It keeps the records of a fork until the content of its
+// assembly folds the records of a run into its state. It keeps the records of a fork until the content of its
 // base is loaded.
 type assembly struct {
 	reader *Reader
@@ -191,18 +210,16 @@ type assembly struct {
 	unread error
 }
 
-func newAssembly(r *Reader, run string) *assembly { return &assembly{reader: r, run: run} }
-
-// begin drops what was folded, before the first record.
-func (a *assembly) begin(ctx context.Context) {
-	*a = assembly{reader: a.reader, run: a.run, state: schema.NewState(a.reader.opts.Fleet, a.run)}
-	if secrets := a.reader.secrets; secrets != nil {
+func newAssembly(ctx context.Context, r *Reader, run string) *assembly {
+	a := &assembly{reader: r, run: run, state: schema.NewState(r.opts.Fleet, run)}
+	if r.secrets != nil {
 		a.state.Open(func(e *schema.Event, data schema.Data) {
-			if err := secrets.Open(ctx, e, data); a.unread == nil && err != nil {
-				a.unread = fmt.Errorf("run %s: %w: %w", a.run, ErrEncrypted, err)
+			if err := r.secrets.Open(ctx, e, data); a.unread == nil && err != nil {
+				a.unread = fmt.Errorf("run %s: %w: %w", run, ErrEncrypted, err)
 			}
 		})
 	}
+	return a
 }
 
 // take adds the next record.

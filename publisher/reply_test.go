@@ -2,10 +2,7 @@ package publisher_test
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -16,32 +13,6 @@ import (
 
 // forged is a subject that is no inbox, on which an executor or a tool may well be permitted to publish.
 const forged = "waymark.cancel.default.another"
-
-func TestFleet_AnswerNamesNoInbox_NothingIsPublishedThere(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 5 * time.Second })
-	heard, err := w.nc.SubscribeSync(forged)
-	require.NoError(t, err)
-	frames, _, answer, _ := content(t, "agent-1")
-	sub, err := w.nc.Subscribe(schema.ServiceSubject(schema.VerbGet, "default", "r1"), func(m *nats.Msg) {
-		for i, r := range []reply{answer, frames} {
-			_ = w.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Reply: forged, Data: r.body, Header: nats.Header{
-				schema.HeaderReply: {strconv.Itoa(i + 1)}, schema.HeaderKind: {r.kind},
-			}})
-		}
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Unsubscribe() })
-	require.NoError(t, w.nc.Flush())
-	err = f.Events(t.Context(), "r1", func(schema.Record) error { return nil })
-	require.ErrorContains(t, err, fmt.Sprintf("reply subject %q is not an inbox", forged))
-	require.NoError(t, f.Conn().Flush())
-	require.NoError(t, w.nc.Flush())
-	pending, _, err := heard.Pending()
-	require.NoError(t, err)
-	require.Zero(t, pending)
-}
 
 func TestServeVerify_ReplySubjectIsNoInbox_IsNotAnswered(t *testing.T) {
 	t.Parallel()

@@ -128,8 +128,12 @@ func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply) (*Run, er
 func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
 	_, done := f.hand.begin(run)
 	defer done()
-	a := newAssembly(f.Reader, run)
-	reply, err := read[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewEvents), a.begin, a.take)
+	a, request := newAssembly(ctx, f.Reader, run), f.takeover(&spec, schema.ViewEvents)
+	reply, err := read[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, func(after string) any {
+		next := *request
+		next.After = after
+		return &next
+	}, a.take)
 	if err == nil {
 		err = a.finish(ctx, 0)
 	}

@@ -136,7 +136,7 @@ func TestRead_Acknowledged_AllShown(t *testing.T) {
 	require.NoError(t, run.Mark(t.Context(), "reading takes nothing over"))
 }
 
-func TestRead_LargeRun_FlowControlled(t *testing.T) {
+func TestRead_LargeRun_PageByPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run of 20 MiB")
 	}
@@ -147,7 +147,7 @@ func TestRead_LargeRun_FlowControlled(t *testing.T) {
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	text := strings.Repeat("x", 100<<10)
-	for range 200 { // 20 MB, five windows of the flow control
+	for range 200 { // 20 MB, five pages
 		require.NoError(t, run.AddMessage(t.Context(), user(text)))
 	}
 	n := 0

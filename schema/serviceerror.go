@@ -49,9 +49,6 @@ const (
 	CodePointPurged Code = "point_purged"
 	// CodeErased: the run was removed; its id is never used again.
 	CodeErased Code = "erased"
-	// CodeNotAcknowledged: the client did not acknowledge the replies of the view events in time, and gets no more of
-	// them.
-	CodeNotAcknowledged Code = "not_acknowledged"
 	// CodeNeeded: something still needs the run that should be removed; details say what, and name the forks.
 	CodeNeeded Code = "needed"
 )
@@ -71,8 +68,6 @@ func (c Code) HTTPStatus() int {
 		return http.StatusConflict
 	case CodePointPurged, CodeErased:
 		return http.StatusGone
-	case CodeNotAcknowledged:
-		return http.StatusRequestTimeout
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
 	case CodeOverloaded, CodeTooManySignals:

@@ -60,7 +60,7 @@ const (
 	ViewState = "state"
 	// ViewHead answers with one message that has only the head: it costs the same for a run of any length.
 	ViewHead = "head"
-	// ViewEvents streams the run's segments as stored and then the tail, in replies that must be acknowledged; the client folds.
+	// ViewEvents answers with a page of the run's events: segments as stored, other records as frames; the client folds.
 	ViewEvents = "events"
 )
 
@@ -74,8 +74,8 @@ const (
 	MaxStateView = 16 << 20
 	// MaxStateAnswer bounds that answer, in bytes of JSON.
 	MaxStateAnswer = 2 * MaxStateView
-	// FlowWindow is the number of bytes of replies that may be unacknowledged.
-	FlowWindow = 4 << 20
+	// PageBytes bounds a page of view events, in bytes as stored. One larger event is a page of its own.
+	PageBytes = 4 << 20
 	// MaxList and DefaultList bound a page of list.
 	MaxList     = 1000
 	DefaultList = 100
@@ -95,21 +95,19 @@ const (
 	HeaderErrorCode = "Nats-Service-Error-Code"
 )
 
-// Kinds of replies. One of them is the answer, which is JSON. Replies with content come before or after it, in
-// content order; an empty reply ends them all. Content is known to be complete only once the answer has come, says that
-// it is complete, and its head has the digest of the folded content. The client acknowledges a reply that has a reply subject there, with an empty message, once it
-// is consumed. At most [FlowWindow] bytes are unacknowledged at a time, and a client that acknowledges none of them
-// in time gets the error [CodeNotAcknowledged].
+// Kinds of replies. One of them is the answer, which is JSON. Replies with content come before it, in content order; an
+// empty reply ends them all. No reply is acknowledged: a client that wants more content than a page asks for the next
+// page. Content is known to be complete only once the last page's answer has come, every answer says that it is
+// complete, and the last one's head has the digest of the folded content.
 const (
-	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With the view events, segments come
-	// before it and the tail after it; every other answer has no further content.
+	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once.
 	KindAnswer = "answer"
 	// KindPart is the next part of an answer that is larger than a message: its text is that of all parts in order,
-	// then that of the answer. Parts are not acknowledged. Only answers with the view state have them.
+	// then that of the answer. Only answers with the view state have them.
 	KindPart = "part"
 	// KindSegment is a segment as stored; see [DecodeSegment].
 	KindSegment = "segment"
-	// KindFrames are frames of the tail; see [NewFrameReader].
+	// KindFrames are frames of records; see [NewFrameReader].
 	KindFrames = "frames"
 	// KindEnd is the last, empty reply.
 	KindEnd = "end"
@@ -134,6 +132,8 @@ type RecoverRequest struct {
 	// At, with reason rewind, is a point of the run in its text form, see [Point]: the run is taken over after it, even
 	// if it has ended. Later records stay in the log, and are no part of the state any more.
 	At string `json:"at,omitzero" with:"reason=rewind"`
+	// After continues the content with view events: the Next of the answer to the same request.
+	After string `json:"after,omitzero"`
 }
 
 // Default fills in the defaults.
@@ -144,6 +144,8 @@ type RecoverReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
 	State *State `json:"state,omitzero"`
+	// Next is the After of the request for the next page of view events; empty at the end.
+	Next string `json:"next,omitzero"`
 	// Epoch that the executor now holds, and the first sequence it writes in it.
 	Epoch        Epoch    `json:"epoch"`
 	NextSequence Sequence `json:"next_sequence"`
@@ -190,6 +192,8 @@ type GetRequest struct {
 	View string `json:"view,omitzero" check:"oneof=state|head|events"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
 	At string `json:"at,omitzero"`
+	// After continues the content with view events: the Next of the answer to the same request.
+	After string `json:"after,omitzero"`
 }
 
 // GetReply is the answer to a read.
@@ -197,6 +201,8 @@ type GetReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
 	State *State `json:"state,omitzero"`
+	// Next is the After of the request for the next page of view events; empty at the end.
+	Next string `json:"next,omitzero"`
 	// Quarantined as in [RunSummary], with the daemon's own number of claims.
 	Quarantined bool         `json:"quarantined,omitzero"`
 	Complete    bool         `json:"complete"`

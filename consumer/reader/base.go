@@ -108,7 +108,7 @@ func (rd *Reader) Graft(ctx context.Context, to *StateSink, run string, base *sc
 	if err := rd.Graft(ctx, to, base.Run, m.Head.Base, forks+1); err != nil {
 		return err
 	}
-	if err := rd.ContentTo(ctx, r, m, to); err != nil {
+	if _, err := rd.Part(ctx, r, m.Place(), 0, to); err != nil {
 		return err
 	}
 	own.Graft(to.State)

@@ -77,14 +77,13 @@ func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) e
 func (rd *Reader) withGaps(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
 	p.whole = false
 	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
-	if err == nil {
-		return rd.noteMissing(ctx, r, p)
-	}
 	var send *sendError
 	var bad *Damaged
 	switch {
+	case err == nil:
+		return rd.noteMissing(ctx, r, p)
 	case errors.As(err, &send):
-		return send.err
+		return errors.Join(send.err, rd.noteMissing(ctx, r, p))
 	case errors.As(err, &bad):
 		return rd.segmentGone(bad.Segment, r, bad.Err)
 	default:

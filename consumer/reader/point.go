@@ -25,6 +25,9 @@ type Moment struct {
 	signals []schema.OpenSignal
 }
 
+// Place is the beginning of the run's content up to the point. The moment must be one of [Reader.Locate].
+func (m *Moment) Place() *Place { return &Place{Segment: 1, Left: m.records} }
+
 // Complete reports whether no event up to the point is known to be missing.
 func (m *Moment) Complete() bool { return m.Head.Complete() }
 
@@ -296,76 +299,4 @@ func manyPoints(p schema.Point, run string, found []Moment) error {
 	e := schema.Fail(schema.CodePointAmbiguous, "Choose one: "+strings.Join(names, " or ")+".",
 		"run %s has %d points %s, one in each of several epochs", run, len(found), p)
 	return e.With(map[string][]string{"points": names})
-}
-
-// cutter is a sink that forwards the first records of a run's content and then ends: whole segments as stored, the
-// rest as frames.
-type cutter struct {
-	left int64
-	to   Sink
-}
-
-func (c *cutter) Segment(n int, stored []byte) error {
-	info, err := schema.DecodeSegmentInfo(stored)
-	if err != nil {
-		return err
-	}
-	if int64(info.Events) <= c.left {
-		c.left -= int64(info.Events)
-		if err := c.to.Segment(n, stored); err != nil {
-			return err
-		}
-		return c.done()
-	}
-	_, frames, err := schema.DecodeSegment(stored)
-	if err != nil {
-		return err
-	}
-	return c.Frames(frames)
-}
-
-func (c *cutter) Frames(chunk []byte) error {
-	out := &chunks{to: c.to}
-	var failed error
-	if err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
-		c.left--
-		failed = out.add(&rec)
-		return failed == nil && c.left > 0
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return failed
-	}
-	if err := out.flush(); err != nil {
-		return err
-	}
-	return c.done()
-}
-
-// done ends the content after the last record: later content may be damaged and is not needed.
-func (c *cutter) done() error {
-	if c.left == 0 {
-		return eventlog.ErrStop
-	}
-	return nil
-}
-
-// ContentTo sends a run's content up to a moment.
-func (rd *Reader) ContentTo(ctx context.Context, r *Snapshot, m *Moment, to Sink) error {
-	c := &cutter{left: m.records, to: to}
-	if c.left < 0 {
-		return fmt.Errorf("run %s: the content up to a point that was located by its head alone was asked for", r.Run)
-	}
-	if c.left == 0 {
-		return nil // the point is before the first event
-	}
-	err := rd.Content(ctx, r, &Cursor{Next: 1}, c)
-	switch {
-	case err != nil && !errors.Is(err, eventlog.ErrStop):
-		return err
-	case c.left != 0:
-		return fmt.Errorf("run %s: %d of %d messages up to the point are gone: %w", r.Run, c.left, m.records, eventlog.ErrStale)
-	}
-	return nil
 }

@@ -17,12 +17,8 @@ const (
 	DefaultClaimBurst = 20
 )
 
-const (
-	// stateBudget bounds the payload folded for view state concurrently, in bytes.
-	stateBudget = 64 << 20
-	// streamTimeout bounds a whole answer with content.
-	streamTimeout = 15 * time.Minute
-)
+// stateBudget bounds the payload folded for view state concurrently, in bytes.
+const stateBudget = 64 << 20
 
 // Config sets how a fleet's service answers. Every field but the names has a default for its zero value.
 type Config struct {
@@ -32,8 +28,8 @@ type Config struct {
 	Name string
 	// Version of the daemon, semantic. Default 0.0.0.
 	Version string
-	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
-	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
+	// Proof returns the sender of a request, as schema.ProvenBy. Its error refuses a request of a verb that changes something. Nil if the
+	// NATS server proves no senders: By of control events is then the name in the request, and all senders together have the place of one.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
 	// Worker returns the fold worker of a shard in this process, nil for none. Nil means a replica that does not
 	// fold.
@@ -46,19 +42,17 @@ type Config struct {
 	// nothing.
 	Webhook func() *schema.FleetWebhook
 	// Workers is the number of requests answered concurrently. Default 64.
+	//
+	// One half of them, and of Queue and QueueBytes, is for verbs that change something, such as takeovers, the other for reads. A proven
+	// sender has at most half of a half.
 	Workers int
 	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all unanswered requests; more
 	// are refused as overloaded. Defaults 1,024 and 16 MiB.
 	Queue      int
 	QueueBytes int64
-	// Streams is the number of concurrent answers with view events. It is less than Workers, so that slow clients
-	// leave workers for other requests. Default half of Workers.
-	Streams int
-	// Timeout is how long a request may take from its arrival until its first reply. A request that waits that long
+	// Timeout is how long a request may take from its arrival until its last reply. A request that waits that long
 	// for a worker is refused as overloaded, and not executed. Default 10 s.
 	Timeout time.Duration
-	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
-	AckTimeout time.Duration
 	// ClaimRate is the number of takeovers per second that this replica begins for claims, and ClaimBurst how many at
 	// once after a pause. Beyond it, clients are told when to ask again. Defaults DefaultClaimRate and
 	// DefaultClaimBurst.
@@ -83,9 +77,7 @@ func (c Config) withDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 64)
 	c.Queue = cmp.Or(c.Queue, 1024)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 16<<20)
-	c.Streams = cmp.Or(c.Streams, max(c.Workers/2, 1))
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
-	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
 	if c.Settings == nil {
 		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{} }
 	}

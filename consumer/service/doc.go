@@ -22,8 +22,9 @@
 //   - Missing events are named in the answer, never ignored, and named only after the leader confirmed the gap.
 //   - View state is one answer: the whole conversation, in as many messages as it needs.
 //   - Memory does not depend on a run's length: segments are sent as stored, four are fetched ahead, long tails are read
-//     twice, unacknowledged replies are bounded, and so is the memory of runs that are folded for view state.
-//   - The answer follows the segments of view events: a client must not use them before it has the answer.
+//     twice, a page of view events is bounded, and so is the memory of runs that are folded for view state.
+//   - The answer follows the content of its page: a client must not use that before it has the last page's answer.
+//   - No answer waits for a client, no read takes the place of a takeover, and no proven sender takes the place of all.
 //
 // # A takeover
 //
@@ -39,7 +40,6 @@
 // A missing or corrupt checkpoint, or one of another log, costs time: segments and log are read instead, and it is
 // counted. If the log lost its end, it is read from its beginning, and events that only the checkpoint knows are a
 // gap. If a segment is unusable, the log's events take its place. If the log no longer has them, a missing segment is a
-// gap, and a corrupt one ends the answer with the code damaged and its place. A tail that is sealed and purged during a read is taken from its segments. A
-// client that does not acknowledge its replies gets an error, which ends only its own answer. Every error reply has a
-// stable code and a hint with the next step.
+// gap, and a corrupt one ends the answer with the code damaged and its place. A tail that is sealed and purged during a read is taken from its segments.
+// Every error reply has a stable code and a hint with the next step.
 package service

@@ -160,13 +160,18 @@ func (a *answer) records(tb testing.TB) []schema.Record {
 		all = append(all, r)
 		return true
 	}
-	for _, stored := range a.segments {
-		_, frames, err := schema.DecodeSegment(stored)
-		require.NoError(tb, err)
-		require.NoError(tb, schema.ReadFrames(frames, keep))
-	}
-	for _, frames := range a.frames {
-		require.NoError(tb, schema.ReadFrames(frames, keep))
+	segments, frames := a.segments, a.frames
+	for _, kind := range a.kinds {
+		switch kind {
+		case schema.KindSegment:
+			_, raw, err := schema.DecodeSegment(segments[0])
+			require.NoError(tb, err)
+			require.NoError(tb, schema.ReadFrames(raw, keep))
+			segments = segments[1:]
+		case schema.KindFrames:
+			require.NoError(tb, schema.ReadFrames(frames[0], keep))
+			frames = frames[1:]
+		}
 	}
 	return all
 }
@@ -185,7 +190,7 @@ func (a *answer) fold(tb testing.TB, run string) *schema.State {
 // errNoAnswer says that a request was not answered in time.
 var errNoAnswer = errors.New("no answer")
 
-// ask sends a request and receives the whole answer, acknowledging as a client must. An answer and a settlement that
+// ask sends a request and receives the whole answer. An answer and a settlement that
 // name no event and no attempt are about the present ones.
 func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 	w.TB.Helper()
@@ -200,7 +205,7 @@ func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 		w.follow(w.liveRuns) // a list has the live runs from memory
 		w.caughtUp()
 	}
-	return w.askWith(verb, run, req, func(*nats.Msg) {})
+	return w.askPlain(verb, run, req)
 }
 
 // badly is the error with which a request must be answered that is sent as it is.
@@ -214,7 +219,7 @@ func (w *serviceWorld) badly(verb, run string, req any) *schema.ServiceError {
 // head is the run's head, empty for no run.
 func (w *serviceWorld) head(run string) *schema.Head {
 	w.TB.Helper()
-	a, err := w.askWith(schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, func(*nats.Msg) {})
+	a, err := w.askPlain(schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead})
 	if err != nil {
 		return new(schema.Head)
 	}
@@ -261,8 +266,8 @@ func (w *serviceWorld) attempt(run string, key schema.CallKey) schema.Epoch {
 	return 0
 }
 
-// askWith calls seen before each reply is acknowledged.
-func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) (*answer, error) {
+// askPlain is ask of the request as it is.
+func (w *serviceWorld) askPlain(verb, run string, req any) (*answer, error) {
 	w.TB.Helper()
 	body, ok := req.([]byte)
 	if !ok {
@@ -289,6 +294,7 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 			require.NotEmpty(w.TB, e.Hint)
 			return a, e
 		}
+		require.Empty(w.TB, m.Reply, "no answer waits for its client")
 		kind := m.Header.Get(schema.HeaderKind)
 		a.kinds = append(a.kinds, kind)
 		a.bytes += len(m.Data)
@@ -298,7 +304,6 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 			answered = true
 		case schema.KindPart:
 			require.False(w.TB, answered)
-			require.Empty(w.TB, m.Reply)
 			a.first = append(a.first, m.Data...)
 			a.parts++
 		case schema.KindSegment:
@@ -312,18 +317,22 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 		default:
 			require.FailNow(w.TB, "unknown kind of reply", kind)
 		}
-		seen(m)
-		if m.Reply != "" {
-			require.NoError(w.TB, w.client.Publish(m.Reply, nil))
-		}
 	}
 }
 
+// get reads a run, view events page by page.
 func (w *serviceWorld) get(run, view string) (*schema.GetReply, *answer) {
 	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view})
 	require.NoError(w.TB, err)
-	return decodeAs[schema.GetReply](w.TB, a.first), a
+	reply := decodeAs[schema.GetReply](w.TB, a.first)
+	for reply.Next != "" {
+		next, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view, After: reply.Next})
+		require.NoError(w.TB, err)
+		reply = decodeAs[schema.GetReply](w.TB, next.first)
+		a.kinds, a.segments, a.frames = append(a.kinds, next.kinds...), append(a.segments, next.segments...), append(a.frames, next.frames...)
+	}
+	return reply, a
 }
 
 func (w *serviceWorld) recover(run string, req schema.RecoverRequest) (*schema.RecoverReply, *answer) {

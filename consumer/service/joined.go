@@ -7,8 +7,8 @@ import (
 )
 
 // joined sends the view state: the answer in as many messages as it needs.
-func (v *view) joined(build func(*schema.State) any) error {
-	body, err := encode(build(v.state.State.View()))
+func (v *view) joined(answer any) error {
+	body, err := encode(answer)
 	if err != nil {
 		return err
 	}
@@ -17,15 +17,15 @@ func (v *view) joined(build func(*schema.State) any) error {
 	}
 	limit := int(v.task.replyLimit(0))
 	for len(body) > limit {
-		if err := v.task.send(schema.KindPart, body[:limit], ""); err != nil {
+		if err := v.task.send(schema.KindPart, body[:limit]); err != nil {
 			return err
 		}
 		body = body[limit:]
 	}
-	if err := v.task.send(schema.KindAnswer, body, ""); err != nil {
+	if err := v.task.send(schema.KindAnswer, body); err != nil {
 		return err
 	}
-	return v.task.send(schema.KindEnd, nil, "")
+	return v.task.send(schema.KindEnd, nil)
 }
 
 // encode writes an answer.

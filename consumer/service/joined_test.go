@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -182,28 +179,4 @@ func TestJoined_EventsAreMissing_SaysSo(t *testing.T) {
 	require.False(t, reply.Complete)
 	require.NotEmpty(t, reply.Gaps)
 	require.NotEmpty(t, reply.State.Messages)
-}
-
-func TestEvents_NoReplyIsAcknowledged_ErrorSaysSo(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 200 * time.Millisecond })
-	w.long("run-1", 100, 64<<10)
-	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(t, err)
-	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-	var m *nats.Msg
-	for n := 1; ; n++ {
-		m, err = sub.NextMsg(testTimeout)
-		require.NoError(t, err)
-		require.Equal(t, fmt.Sprint(n), m.Header.Get(schema.HeaderReply))
-		if m.Header.Get(schema.HeaderErrorCode) != "" {
-			break
-		}
-	}
-	e := decodeAs[schema.ServiceError](t, m.Data)
-	require.Equal(t, schema.CodeNotAcknowledged, e.Code)
-	require.Equal(t, "408", m.Header.Get(schema.HeaderErrorCode))
-	require.Contains(t, e.Hint, "Publish an empty message to the reply subject")
-	require.EqualValues(t, 1, w.svc.Stats().ClientsGone.Load())
-	require.EqualValues(t, 1, w.svc.Stats().Errors()[schema.CodeNotAcknowledged])
 }

@@ -14,7 +14,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	if err != nil {
 		return badField("/at", err)
 	}
-	v, err := s.openView(t, req.View)
+	v, err := s.openView(t, req.View, req.After)
 	if err != nil {
 		return err
 	}
@@ -27,41 +27,39 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 		return err
 	}
 	locate := s.reader.Locate
-	if v.view == schema.ViewHead {
+	if v.view == schema.ViewHead || req.After != "" {
 		locate = s.reader.LocateHead
 	}
 	m, err := locate(ctx, r, p)
 	if err != nil {
 		return err
 	}
-	switch v.view {
-	case schema.ViewEvents:
-		if err := v.open(); err != nil { //nolint:contextcheck // a task carries its own context
-			return err
-		}
-		if err := s.reader.ContentTo(v.out.ctx, r, m, v.out); err != nil { //nolint:contextcheck // a task carries its own context
-			return err
-		}
-	case schema.ViewState:
-		if err := v.fold(ctx, r.Run, &m.Head); err != nil {
-			return err
-		}
-		if err := s.reader.ContentTo(ctx, r, m, v.state); err != nil {
-			return err
-		}
-	}
 	reply := schema.GetReply{
 		Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: append([]schema.Gap{}, m.Head.Gaps...), Segments: r.Segments,
 		Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard,
 		At: &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Time: m.Time},
 	}
-	if v.view == schema.ViewState {
-		return v.joined(func(state *schema.State) any {
-			reply.State = state
-			return &reply
-		})
+	switch v.view {
+	case schema.ViewHead:
+		return t.whole(&reply)
+	case schema.ViewEvents:
+		if req.After == "" {
+			v.place = m.Place()
+		}
+		if reply.Next, err = v.page(ctx, r); err != nil {
+			return err
+		}
+		return t.whole(&reply)
+	default:
+		if err := v.fold(ctx, r.Run, &m.Head); err != nil {
+			return err
+		}
+		if _, err := s.reader.Part(ctx, r, m.Place(), 0, v.state); err != nil {
+			return err
+		}
+		reply.State = v.state.State.View()
+		return v.joined(&reply)
 	}
-	return t.whole(&reply)
 }
 
 // mark pins the present end of a run.

@@ -145,6 +145,9 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 				"request_id %s opened epoch %d of run %s for another reason than %s", req.RequestID, h.Epoch, r.Run, req.Reason)
 		}
 		return true, nil
+	case req.After != "":
+		return false, schema.Fail(schema.CodeConflict, "Look at the run, and decide again: "+hintRun,
+			"run %s was taken over before all of it was read: executor %s has it in epoch %d", r.Run, cmp.Or(h.Executor, "none"), h.Epoch)
 	case moved(h, req.ExpectedEpoch) != nil:
 		return false, moved(h, req.ExpectedEpoch)
 	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen && req.Reason != schema.TakeoverRewind:
@@ -233,7 +236,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.openView(t, req.View)
+	v, err := s.openView(t, req.View, req.After)
 	if err != nil {
 		return err
 	}
@@ -258,9 +261,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
-	err = s.answer(v, r, func(state *schema.State) any { //nolint:contextcheck // a task carries its own context
+	err = s.answer(ctx, v, r, func(state *schema.State, next string) any {
 		return &schema.RecoverReply{
-			Head: r.Head, State: state, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
+			Head: r.Head, State: state, Next: next, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
 			InDoubt: inDoubt, Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments,
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
 		}

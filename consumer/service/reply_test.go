@@ -68,7 +68,7 @@ func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 }
 
 // An answer that crosses accounts enters its client's account, and may come back as a request. A long answer is sent
-// in pieces, each with a reply subject: if the run's state has a request at the beginning of a piece, that would be
+// in pieces: if the run's state has a request at the beginning of a piece, that would be
 // executed as an operator's.
 func TestService_RequestIsAReplyOfADaemon_NothingIsDone(t *testing.T) {
 	t.Parallel()

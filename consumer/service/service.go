@@ -56,14 +56,15 @@ type Service struct {
 	routing  *routing
 	liveRuns *liveness.LiveRuns
 	budget   *semaphore.Weighted
-	streams  *semaphore.Weighted
 	answers  *semaphore.Weighted
 	claims   *claims
 	shards   *shardStatus
 	ready    chan struct{}
 
 	writer *controlWriter
-	queue  *requestQueue
+	// changes holds the requests of verbs that change something, and reads all others: no read takes the place of a
+	// takeover.
+	changes, reads *requestQueue
 }
 
 // New returns the service of a fleet's shards, given in the order of their numbers. Call Run to start it. The caller
@@ -81,8 +82,8 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(cfg.Fleet), now: now, liveRuns: live,
-		budget: semaphore.NewWeighted(stateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
-		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: newRequestQueue(&cfg),
+		budget: semaphore.NewWeighted(stateBudget), answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now),
+		ready: make(chan struct{}), changes: newRequestQueue(&cfg), reads: newRequestQueue(&cfg),
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.shards = &shardStatus{svc: s}
@@ -130,13 +131,16 @@ func (s *Service) Run(ctx context.Context) error {
 		s.callFor(work, s.liveRuns.Became())
 		return nil
 	})
-	for range s.cfg.Workers {
-		workers.Go(func() error {
-			for t := range s.queue.tasks {
-				s.serve(work, t)
-			}
-			return nil
-		})
+	for _, q := range []*requestQueue{s.changes, s.reads} {
+		for range q.whole.serving {
+			workers.Go(func() error {
+				for t := q.take(); t != nil; t = q.take() {
+					s.serve(work, t)
+					q.release(t)
+				}
+				return nil
+			})
+		}
 	}
 	stop := func() error {
 		cancel(reader.ErrStopping)
@@ -146,7 +150,8 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.nc.RemoveStatusListener(down)
 	heard, err := s.listen()
 	if err != nil {
-		s.queue.close()
+		s.changes.close()
+		s.reads.close()
 		return errors.Join(err, stop())
 	}
 	s.announceReady(ctx)
@@ -179,7 +184,8 @@ func (s *Service) announceReady(ctx context.Context) {
 // drain stops receiving requests and lets active ones finish.
 func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func() error) error {
 	err := heard.drain()
-	s.queue.close()
+	s.changes.close()
+	s.reads.close()
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
 	done := make(chan struct{})
@@ -218,14 +224,18 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 		s.logRefusal(t, schema.CodeForbidden, err.Error())
 		return
 	}
-	if schema.Changes(e.verb) && s.cfg.Proof != nil {
+	queue, changes := s.reads, schema.Changes(e.verb)
+	if changes {
+		queue = s.changes
+	}
+	if s.cfg.Proof != nil {
 		var err error
-		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil {
+		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil && changes {
 			s.refuse(t, schema.Fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
 			return
-		}
+		} // senders of reads without a proof, such as those with the daemon's key, share one place
 	}
-	if full := s.queue.put(t); full != nil {
+	if full := queue.put(t); full != nil {
 		s.refuse(t, full)
 		return
 	}
@@ -249,11 +259,7 @@ func checkRequest(m *nats.Msg) error {
 func (s *Service) serve(ctx context.Context, t *task) {
 	s.stats.Queued.Add(-1)
 	s.stats.Working.Add(1)
-	defer func() {
-		s.stats.Working.Add(-1)
-		s.queue.release(t)
-	}()
-	t.work = ctx
+	defer s.stats.Working.Add(-1)
 	// The time counts from the arrival: after it the client has stopped waiting, or asked again. Serving such
 	// requests would delay those of clients that still wait.
 	waited := s.now().Sub(t.arrived)
@@ -274,14 +280,6 @@ func (s *Service) serve(ctx context.Context, t *task) {
 		err = t.endpoint.serve(ctx, t)
 	}
 	if err == nil {
-		return
-	}
-	if errors.Is(err, ErrClientGone) {
-		s.stats.ClientsGone.Add(1)
-		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer aborted")
-		if told, listens := errors.AsType[*schema.ServiceError](err); listens {
-			s.refuse(t, told)
-		}
 		return
 	}
 	s.refuse(t, s.explain(t, err))

@@ -3,9 +3,6 @@ package service_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,84 +213,6 @@ func (w *serviceWorld) long(id string, n, payload int) *writer {
 	return x
 }
 
-// heap is the memory in use after a collection.
-func heap() uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapInuse
-}
-
-// A slow client is sent no more than the window; when it continues, so does the answer, to its end. The test is not
-// parallel: it measures the heap of the whole process.
-func TestStream_SlowClient_HoldsLittleMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: 40 MiB for a client that reads slowly")
-	}
-	for _, sealed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
-			w := newServiceWorld(t)
-			const events, payload = 640, 64 << 10
-			x := w.long("run-1", events, payload)
-			if sealed {
-				_, stop := w.Fold(fold.Config{})
-				w.awaitSealed(x, events/2)
-				stop()
-			}
-			inbox := w.client.NewRespInbox()
-			sub, err := w.client.SubscribeSync(inbox)
-			require.NoError(t, err)
-			require.NoError(t, sub.SetPendingLimits(-1, -1))
-			before := heap()
-			require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", inbox, []byte(`{"view":"events"}`)))
-			var unacked []*nats.Msg
-			total, window := 0, 0
-			for {
-				patience := time.Minute
-				if window > schema.FlowWindow-1<<20 {
-					patience = 300 * time.Millisecond
-				}
-				m, err := sub.NextMsg(patience)
-				if errors.Is(err, nats.ErrTimeout) && len(unacked) > 0 {
-					// The service waits for the test. Its memory must stay small.
-					require.Greater(t, window, schema.FlowWindow-1<<20)
-					require.Less(t, int64(heap())-int64(before), int64(48<<20), "of a run of %d MiB", events*payload>>20)
-					break
-				}
-				require.NoError(t, err)
-				require.Empty(t, m.Header.Get(schema.HeaderErrorCode), string(m.Data))
-				if m.Reply != "" {
-					unacked = append(unacked, m)
-					window += len(m.Data)
-					total += len(m.Data)
-				}
-				require.LessOrEqual(t, window, schema.FlowWindow, "no more than the window is under way")
-			}
-			peak := uint64(0)
-			for _, m := range unacked {
-				require.NoError(t, w.client.Publish(m.Reply, nil))
-			}
-			for n := 0; ; n++ {
-				m, err := sub.NextMsg(time.Minute)
-				require.NoError(t, err)
-				if m.Header.Get(schema.HeaderKind) == schema.KindEnd {
-					break
-				}
-				total += len(m.Data)
-				if m.Reply != "" { // the answer itself comes between
-					require.NoError(t, w.client.Publish(m.Reply, nil))
-				}
-				if n%40 == 0 {
-					peak = max(peak, heap())
-				}
-			}
-			require.Greater(t, total, events*payload/2)
-			require.Less(t, int64(peak)-int64(before), int64(64<<20))
-			require.Zero(t, w.svc.Stats().Streaming.Load())
-		})
-	}
-}
-
 // awaitSealed waits until that many of the run's events are in segments.
 func (w *serviceWorld) awaitSealed(x *writer, events int) {
 	w.TB.Helper()
@@ -301,57 +220,6 @@ func (w *serviceWorld) awaitSealed(x *writer, events int) {
 		c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), x.Run.Run)
 		return err == nil && c.Segments.Events >= int64(events)
 	}, stored, 20*time.Millisecond)
-}
-
-func TestStream_ClientVanishes_EndsOnlyItsReply(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 10 * time.Minute })
-	w.long("run-1", 200, 64<<10)
-	client := w.Server.Conn(t)
-	sub, err := client.SubscribeSync(client.NewRespInbox())
-	require.NoError(t, err)
-	require.NoError(t, client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-	_, err = sub.NextMsg(time.Minute)
-	require.NoError(t, err)
-	client.Close()
-	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 && w.svc.Stats().Streaming.Load() == 0 },
-		time.Minute, 5*time.Millisecond, "the server reports no subscriber, long before the timeout")
-	w.get("run-1", schema.ViewHead)
-}
-
-func TestStream_ClientNeverAcknowledges_Abandoned(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 100 * time.Millisecond })
-	w.long("run-1", 200, 64<<10)
-	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(t, err)
-	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, 5*time.Millisecond)
-}
-
-func TestStreams_ClientsDoNotRead_HeadsStatesAndTakeoversAreAnswered(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: streams of 13 MiB without a reader")
-	}
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Workers, c.Streams = 4, 2 })
-	w.long("run-1", 200, 64<<10)
-	for range 2 {
-		sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-		require.NoError(t, err)
-		require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-		_, err = sub.NextMsg(time.Minute)
-		require.NoError(t, err)
-	}
-	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents})
-	require.Equal(t, schema.CodeOverloaded, e.Code)
-	w.get("run-1", schema.ViewHead)
-	w.aRun("run-2", 1, 10)
-	w.get("run-2", schema.ViewState)
-	req := takeover("executor-2", "req-1")
-	req.View = schema.ViewState
-	w.recover("run-2", req)
-	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load(), "a takeover is answered with its state while clients leave their streams unread")
 }
 
 func TestTakeover_StateTooLarge_RefusedBeforeWrite(t *testing.T) {
@@ -435,9 +303,8 @@ func TestService_Stop_FinishesRequests(t *testing.T) {
 	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
 	require.NoError(t, err)
 	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-	first, err := sub.NextMsg(time.Minute)
+	_, err = sub.NextMsg(time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, schema.KindAnswer, first.Header.Get(schema.HeaderKind))
 	stopped := make(chan struct{})
 	go func() {
 		w.stop()
@@ -450,25 +317,10 @@ func TestService_Stop_FinishesRequests(t *testing.T) {
 		if m.Header.Get(schema.HeaderKind) == schema.KindEnd {
 			break
 		}
-		require.NoError(t, w.client.Publish(m.Reply, nil))
 	}
 	<-stopped
 	_, err = w.client.Request("waymark.get.default.run-1", nil, time.Second)
 	require.ErrorIs(t, err, nats.ErrNoResponders)
-}
-
-func TestService_StopGraceOver_AbandonsRequests(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour })
-	w.long("run-1", 200, 64<<10)
-	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(t, err)
-	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
-	_, err = sub.NextMsg(time.Minute)
-	require.NoError(t, err)
-	start := time.Now()
-	w.stop()
-	require.Less(t, time.Since(start), time.Minute)
 }
 
 func TestService_ConnectionClosed_RunEnds(t *testing.T) {

@@ -20,10 +20,8 @@ type Stats struct {
 	ClaimsGiven, ClaimsLimited, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
-	// ClientsGone did not receive or acknowledge their replies.
-	ClientsGone atomic.Int64
-	// Working and Queued requests now; Streaming answers now.
-	Working, Queued, Streaming atomic.Int64
+	// Working and Queued requests now.
+	Working, Queued atomic.Int64
 
 	// Recovery tells how long takeovers took.
 	Recovery RecoveryStats
@@ -37,7 +35,7 @@ var codes = []schema.Code{
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
 	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeTooManySignals, schema.CodeRunFull, schema.CodeQuarantined,
-	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodeNotAcknowledged,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded,
 }
 
 func newStats(fleet string) *Stats {

@@ -11,10 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -212,82 +210,79 @@ func TestStream_SegmentMissing_EventsFromLog(t *testing.T) {
 	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
 }
 
-const longEvents = 200
-
-// aLongRun has more content than may be unacknowledged, most of it sealed.
-func (w *serviceWorld) aLongRun() *writer {
-	w.TB.Helper()
-	x := w.long("run-1", longEvents, 64<<10)
-	_, stop := w.Fold(fold.Config{})
-	w.awaitSealed(x, 150)
-	stop()
-	rec, found, err := eventlog.Last(w.TB.Context(), w.JS, w.Names, "run-1")
-	require.NoError(w.TB, err)
-	require.True(w.TB, found)
-	x.Last = uint64(rec.Stream)
-	return x
-}
-
-// stalled asks for a run's events, receives replies until the window is full, and acknowledges none.
-func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.Msg) {
-	w.TB.Helper()
-	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(w.TB, err)
-	require.NoError(w.TB, sub.SetPendingLimits(-1, -1))
-	require.NoError(w.TB, w.client.PublishRequest(schema.ServiceSubject(verb, "default", "run-1"), sub.Subject, []byte(body)))
-	var unacked []*nats.Msg
-	for window := 0; window < schema.FlowWindow-schema.MaxSegment; {
-		m, err := sub.NextMsg(time.Minute)
-		require.NoError(w.TB, err)
-		require.Equal(w.TB, schema.KindSegment, m.Header.Get(schema.HeaderKind))
-		window += len(m.Data)
-		unacked = append(unacked, m)
-	}
-	return sub, unacked
-}
-
-func TestStream_StalledClient_EndsOnlyItsReply(t *testing.T) {
+// A run that is larger than a page is read page by page, whatever is sealed and purged between two pages.
+func TestPages_SealedBetweenPages_TheRunExactlyOnce(t *testing.T) {
 	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 300 * time.Millisecond })
-	w.aLongRun()
-	w.stalled(schema.VerbRecover, `{"executor":"executor-2","request_id":"req-1","view":"events"}`)
-	reply, a := w.get("run-1", schema.ViewEvents)
-	require.True(t, reply.Complete)
-	require.EqualValues(t, 2, reply.Head.Epoch, "the takeover was done at once, whatever became of its answer")
-	require.Equal(t, longEvents+2, len(a.records(t))) //nolint:testifylint // the records themselves are too long to be shown
-	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, time.Millisecond)
-	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
-}
-
-func TestStream_ClientDisconnects_EndsReply(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
-	w.aLongRun()
-	sub, unacked := w.stalled(schema.VerbGet, `{"view":"events"}`)
-	require.NoError(t, sub.Unsubscribe())
-	for _, m := range unacked { // it received what it had; further replies have no subscriber
-		require.NoError(t, w.client.Publish(m.Reply, nil))
-	}
-	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, time.Millisecond)
-	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
-}
-
-func TestStream_ServiceStops_EndsReplies(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
-		c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour
-	})
-	w.aLongRun()
-	sub, _ := w.stalled(schema.VerbGet, `{"view":"events"}`)
-	w.stop() // it returns: nothing waits for the client
-	require.Zero(t, w.svc.Stats().Streaming.Load())
-	for {
-		m, err := sub.NextMsg(time.Minute)
-		require.NoError(t, err)
-		require.NotEqual(t, schema.KindEnd, m.Header.Get(schema.HeaderKind), "what was given up does not end as if it were whole")
-		if m.Header.Get(schema.HeaderErrorCode) != "" {
-			require.Equal(t, schema.CodeUnavailable, decodeAs[schema.ServiceError](t, m.Data).Code)
-			return
+	w := newDamagedWorld(t)
+	pages := func(run string, between func()) (got []schema.Record, n int) {
+		for after := ""; ; n++ {
+			a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: schema.ViewEvents, After: after})
+			require.NoError(t, err)
+			require.Equal(t, []string{schema.KindAnswer, schema.KindEnd}, a.kinds[len(a.kinds)-2:])
+			require.LessOrEqual(t, a.bytes-len(a.first), schema.PageBytes)
+			got = append(got, a.records(t)...)
+			reply := decodeAs[schema.GetReply](t, a.first)
+			require.True(t, reply.Complete, "%v", reply.Gaps)
+			if after = reply.Next; after == "" {
+				return got, n + 1
+			}
+			between()
 		}
 	}
+	for i, per := range []int{1, 3, 8} {
+		x := w.aRun(fmt.Sprint("run-", i), 26, 240<<10) // four events in a turn, and one page of about 17 turns
+		got, n := pages(x.Run.Run, func() {
+			w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 100, per, false))
+			for _, rec := range x.Acked[:99] {
+				w.deleteMsg(rec.Stream)
+			}
+		})
+		require.Equal(t, 2, n)
+		require.Len(t, got, len(x.Acked))
+		for k := range got {
+			require.True(t, x.Acked[k].Equal(&got[k]), "%d in a segment: event %d", per, k)
+		}
+	}
+	e := w.refused(schema.VerbGet, "run-0", schema.GetRequest{View: schema.ViewEvents, After: "9223372036854775807.9223372036854775807.9223372036854775807"})
+	require.Equal(t, schema.CodeUnavailable, e.Code, "a place that is not there is not the end")
+	for _, after := range []string{"x", "1.2", "0.0.-1", "1.-1.-1", "1.0.-2", "01.0.-1", "1.0.-1 ", "1.0.9223372036854775808"} {
+		e := w.refused(schema.VerbGet, "run-0", schema.GetRequest{View: schema.ViewEvents, After: after})
+		require.Equal(t, schema.CodeBadRequest, e.Code, after)
+	}
+	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-0", schema.GetRequest{After: "1.0.-1"}).Code, "view state has no pages")
+}
+
+// The content up to a point ends at the point on every page; a takeover is continued by its own request.
+func TestPages_PointAndTakeover_EachPageBelongsToItsRequest(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 26, 240<<10)
+	got, req := []schema.Record(nil), schema.GetRequest{View: schema.ViewEvents, At: "record:85"}
+	for {
+		a, err := w.ask(schema.VerbGet, "run-1", req)
+		require.NoError(t, err)
+		reply := decodeAs[schema.GetReply](t, a.first)
+		require.EqualValues(t, 85, reply.At.Records)
+		require.Equal(t, x.state(85).Head.Digest, reply.Head.Digest)
+		got = append(got, a.records(t)...)
+		if req.After = reply.Next; req.After == "" {
+			break
+		}
+	}
+	require.Len(t, got, 85)
+
+	took := takeover("executor-2", "req-1")
+	took.View = schema.ViewEvents
+	for n := 0; ; n++ {
+		reply, _ := w.recover("run-1", took)
+		require.EqualValues(t, 2, reply.Epoch, "all pages are of one takeover")
+		if took.After = reply.Next; took.After == "" {
+			require.Positive(t, n)
+			break
+		}
+	}
+	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
+	w.recover("run-1", takeover("executor-3", "req-2"))
+	took.After = "1.3.-1"
+	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbRecover, "run-1", took).Code, "the next executor has it")
 }

@@ -80,9 +80,7 @@ type task struct {
 	data    []byte
 	size    int64
 	arrived time.Time
-	// work outlives the deadline of the first reply; content is sent under it.
-	work context.Context //nolint:containedctx // a request's own, set by the worker that serves it
-	sent int
+	sent    int
 }
 
 // decode reads the request's body, fills in its defaults and checks it; an empty one means an empty object. An unknown
@@ -163,11 +161,11 @@ func wrongField(err error) error {
 	return err
 }
 
-// send sends one numbered reply. ack, if not empty, is the subject on which the client acknowledges it.
-func (t *task) send(kind string, body []byte, ack string) error {
+// send sends one numbered reply.
+func (t *task) send(kind string, body []byte) error {
 	t.sent++
 	msg := &nats.Msg{
-		Subject: t.reply, Reply: ack, Data: body,
+		Subject: t.reply, Data: body,
 		Header: nats.Header{schema.HeaderReply: {strconv.Itoa(t.sent)}, schema.HeaderKind: {kind}},
 	}
 	return t.svc.nc.PublishMsg(msg)
@@ -182,7 +180,7 @@ func (t *task) answer(answer any) error {
 	if limit := t.replyLimit(0); int64(len(body)) > limit {
 		return errReplyTooLarge(int64(len(body)), limit)
 	}
-	return t.send(schema.KindAnswer, body, "")
+	return t.send(schema.KindAnswer, body)
 }
 
 func errReplyTooLarge(size, limit int64) error {
@@ -206,7 +204,7 @@ func (t *task) whole(answer any) error {
 	if err := t.answer(answer); err != nil {
 		return err
 	}
-	return t.send(schema.KindEnd, nil, "")
+	return t.send(schema.KindEnd, nil)
 }
 
 // refuse sends an error, which ends the answer.

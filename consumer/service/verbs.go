@@ -20,7 +20,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if req.At != "" {
 		return s.getAt(ctx, t, &req)
 	}
-	v, err := s.openView(t, req.View)
+	v, err := s.openView(t, req.View, req.After)
 	if err != nil {
 		return err
 	}
@@ -38,9 +38,9 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(v, r, func(state *schema.State) any { //nolint:contextcheck // a task carries its own context
+	return s.answer(ctx, v, r, func(state *schema.State, next string) any {
 		return &schema.GetReply{
-			Head: r.Head, State: state, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
+			Head: r.Head, State: state, Next: next, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Heartbeats.Overdue(r.Head.Run),
 		}
 	})

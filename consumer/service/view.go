@@ -3,12 +3,8 @@ package service
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
@@ -16,62 +12,36 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxUnacked bounds the number of unacknowledged replies, in addition to their bytes.
-const maxUnacked = 256
-
 // view is one answer in a view that the client asked for, and the state folded for it.
 type view struct {
 	svc   *Service
 	task  *task
 	view  string
 	state *reader.StateSink
-	held  bool
-	// out belongs to view events; cancel ends its deadline.
-	out    *replies
-	cancel context.CancelFunc
+	// place is where the content of view events begins.
+	place *reader.Place
 }
 
-// openView opens the view of a request, "" for state. For view events it takes a place among the streams: other views
-// wait for no client, so clients that do not take their events do not block a takeover with view state. stateBudget
-// bounds the memory of view state. View head keeps one head; at a point it reads the run, of any size, without that
-// bound.
-func (s *Service) openView(t *task, name string) (*view, error) {
-	v := &view{svc: s, task: t, view: cmp.Or(name, schema.ViewState)}
-	if v.view == schema.ViewEvents {
-		if !s.streams.TryAcquire(1) {
-			return nil, schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head.", "%d streams of events are under way", s.cfg.Streams)
-		}
-		v.held = true
-		s.stats.Streaming.Add(1)
+// openView opens the view of a request, "" for state. Every answer is sent without waiting for the client: view events
+// are read page by page, and after is the place of the page. stateBudget bounds the memory of view state. View head
+// keeps one head; at a point it reads the run, of any size, without that bound.
+func (s *Service) openView(t *task, name, after string) (*view, error) {
+	v := &view{svc: s, task: t, view: cmp.Or(name, schema.ViewState), place: &reader.Place{Segment: 1, Left: reader.ToEnd}}
+	if after == "" {
+		return v, nil
+	}
+	p, form := v.place, "%d.%d.%d"
+	_, err := fmt.Sscanf(after, form, &p.Segment, &p.Have, &p.Left)
+	if err != nil || p.Segment < 1 || p.Have < 0 || p.Left < reader.ToEnd || fmt.Sprintf(form, p.Segment, p.Have, p.Left) != after || v.view != schema.ViewEvents {
+		return nil, badField("/after", errors.New("is not the next of an answer with view events"))
 	}
 	return v, nil
 }
 
-// open prepares to send content. That has a deadline other than the answer's, and ends with the service.
-func (v *view) open() error {
-	ctx, cancel := context.WithTimeout(v.task.work, streamTimeout)
-	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
-	if err != nil {
-		cancel()
-		return err
-	}
-	v.out, v.cancel = out, cancel
-	return nil
-}
-
-// close stops sending and frees what was taken. It may be called again.
+// close frees the folded state. It may be called again.
 func (v *view) close() {
-	if v.out != nil {
-		v.cancel()
-		v.out.close()
-	}
 	if v.state != nil {
 		v.state.Release()
-	}
-	if v.held {
-		v.held = false
-		v.svc.streams.Release(1)
-		v.svc.stats.Streaming.Add(-1)
 	}
 }
 
@@ -137,126 +107,37 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 	return nil
 }
 
-// answer sends the view's content, and then the answer itself, which is built last.
-func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.State) any) error {
-	t := v.task
-	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
+// answer sends the view's content, and then the answer itself, which is built last: with the folded state, or the place
+// of the next page.
+func (s *Service) answer(ctx context.Context, v *view, r *reader.Snapshot, build func(state *schema.State, next string) any) error {
+	if err := failpoint.Hit(ctx, failpoint.BeforeReply); err != nil {
 		return err
 	}
 	switch v.view {
 	case schema.ViewHead:
-		return t.whole(build(nil))
+		return v.task.whole(build(nil, ""))
 	case schema.ViewState:
-		return v.joined(build)
+		return v.joined(build(v.state.State.View(), ""))
 	default:
-		if err := v.open(); err != nil {
+		next, err := v.page(ctx, r)
+		if err != nil {
 			return err
 		}
-		if err := s.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: 1}, v.out); err != nil {
-			return err
-		}
-		if err := t.answer(build(nil)); err != nil {
-			return err
-		}
-		if err := s.reader.Tail(v.out.ctx, r, v.out); err != nil {
-			return err
-		}
-	}
-	return t.send(schema.KindEnd, nil, "")
-}
-
-// replies sends content with flow control: unacknowledged data is bounded, and a client that is gone or does not
-// acknowledge ends the answer.
-type replies struct {
-	ctx     context.Context //nolint:containedctx // one answer's own
-	t       *task
-	timeout time.Duration
-	prefix  string
-	acks    chan *nats.Msg
-	sub     *nats.Subscription
-	next    int
-	unacked map[int]int
-	bytes   int
-}
-
-func openReplies(ctx context.Context, t *task, timeout time.Duration) (*replies, error) {
-	o := &replies{
-		ctx: ctx, t: t, timeout: timeout, prefix: t.svc.nc.NewRespInbox() + ".",
-		acks: make(chan *nats.Msg, 2*maxUnacked), unacked: make(map[int]int),
-	}
-	sub, err := t.svc.nc.ChanSubscribe(o.prefix+"*", o.acks)
-	if err != nil {
-		return nil, err
-	}
-	o.sub = sub
-	return o, nil
-}
-
-func (o *replies) close() {
-	// A closed connection has no subscription to end.
-	_ = o.sub.Unsubscribe()
-}
-
-func (o *replies) Segment(_ int, stored []byte) error { return o.data(schema.KindSegment, stored) }
-
-func (o *replies) Frames(chunk []byte) error { return o.data(schema.KindFrames, chunk) }
-
-// data sends one reply when there is room for it.
-func (o *replies) data(kind string, body []byte) error {
-	if err := o.take(); err != nil {
-		return err
-	}
-	for len(o.unacked) > 0 && (o.bytes+len(body) > schema.FlowWindow || len(o.unacked) >= maxUnacked) {
-		if err := o.wait(); err != nil {
-			return err
-		}
-	}
-	o.next++
-	o.unacked[o.next] = len(body)
-	o.bytes += len(body)
-	return o.t.send(kind, body, o.prefix+strconv.Itoa(o.next))
-}
-
-// take reads the acknowledgements that have arrived.
-func (o *replies) take() error {
-	for {
-		select {
-		case m := <-o.acks:
-			if err := o.acked(m); err != nil {
-				return err
-			}
-		default:
-			return o.ctx.Err()
-		}
+		return v.task.whole(build(nil, next))
 	}
 }
 
-// wait waits for one acknowledgement.
-func (o *replies) wait() error {
-	timer := time.NewTimer(o.timeout)
-	defer timer.Stop()
-	select {
-	case m := <-o.acks:
-		return o.acked(m)
-	case <-timer.C:
-		return fmt.Errorf("%w: %w", ErrClientGone, schema.Fail(schema.CodeNotAcknowledged,
-			"Publish an empty message to the reply subject of each reply that has one, or ask for view state or head: they need no acknowledgement.",
-			"%d replies with %d bytes were not acknowledged within %s: no more are sent", len(o.unacked), o.bytes, o.timeout))
-	case <-o.ctx.Done():
-		return context.Cause(o.ctx)
+// page sends a page of the run's events, and returns the place of the next one, "" for none.
+func (v *view) page(ctx context.Context, r *reader.Snapshot) (next string, err error) {
+	more, err := v.svc.reader.Part(ctx, r, v.place, schema.PageBytes, v)
+	if more {
+		next = fmt.Sprintf("%d.%d.%d", v.place.Segment, v.place.Have, v.place.Left)
 	}
+	return next, err
 }
 
-// acked reads one acknowledgement. The server's message that there is no subscriber arrives on the same inbox.
-func (o *replies) acked(m *nats.Msg) error {
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		return fmt.Errorf("no subscriber for the replies: %w", ErrClientGone)
-	}
-	n, err := strconv.Atoi(strings.TrimPrefix(m.Subject, o.prefix))
-	if err != nil {
-		return nil //nolint:nilerr // a foreign message to our inbox; it acknowledges nothing
-	}
-	o.bytes -= o.unacked[n]
-	delete(o.unacked, n)
-	return nil
-}
+// Segment and Frames send a piece of a page.
+func (v *view) Segment(_ int, stored []byte) error { return v.task.send(schema.KindSegment, stored) }
+
+// Frames is as Segment.
+func (v *view) Frames(chunk []byte) error { return v.task.send(schema.KindFrames, chunk) }

@@ -19,7 +19,7 @@ func TestService_RequestExpiredInQueue_Refused(t *testing.T) {
 	w.aRun("run-1", 1, 10)
 	var later atomic.Int64
 	now := func() time.Time { return time.Unix(1_700_000_000+later.Load(), 0) }
-	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1", Workers: 1, Streams: 1, Timeout: 2 * time.Second}, w.JS, []*kvstore.Shard{w.Shard}, now)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1", Workers: 1, Timeout: 2 * time.Second}, w.JS, []*kvstore.Shard{w.Shard}, now)
 	require.NoError(t, err)
 	w.start(svc)
 	// A lost log keeps the only worker busy until the first request's time is over.

@@ -69,7 +69,7 @@ func limitRows() [][3]string {
 		{"runs in one list", fmt.Sprintf("%d (to %d)", schema.DefaultList, schema.MaxList), "go on with `after`"},
 		{"records in one page", fmt.Sprintf("%d (to %d)", schema.DefaultRecords, schema.MaxRecords), "ask for the next page"},
 		{"events of a run with view state", size(schema.MaxStateView), "`too_large`: take view head, or view events, which the client folds"},
-		{"replies under way unacknowledged", size(schema.FlowWindow), "the daemon waits 30s, then `not_acknowledged`"},
+		{"one page of view events", size(schema.PageBytes), "ask for the next page"},
 		{"claims answered with a run, by each replica", fmt.Sprintf("%d a second, %d at once", service.DefaultClaimRate, service.DefaultClaimBurst), "the answer says when to ask again"},
 		{"claims in a row without progress", count(schema.DefaultMaxClaims), "quarantine: `waymark release`, or a takeover with reason request"},
 		{"a `response_schema`; depth of its check", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},

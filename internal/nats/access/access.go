@@ -69,9 +69,9 @@ type grant struct {
 	kind    kind
 	// api: the subject is one of JetStream's API.
 	api bool
-	// proven: the server names the sender to the daemon.
-	proven bool
-	roles  []Role
+	// verb: a verb of the daemon's service, to which the server names the sender.
+	verb  bool
+	roles []Role
 }
 
 // Verbs of the daemon's service, by the roles that may use them.
@@ -95,17 +95,12 @@ func grants(fleet string, shards int) []grant {
 	api := func(kind kind, subject string, roles ...Role) {
 		list = append(list, grant{subject: subject, kind: kind, api: true, roles: roles})
 	}
-	verbs := func(verbs []string, proven bool) {
-		for _, verb := range verbs {
-			// Subjects of the whole fleet end with its name, those of a run with the run.
-			for _, run := range []string{"", "*"} {
-				list = append(list, grant{subject: schema.ServiceSubject(verb, fleet, run), kind: streaming, proven: proven, roles: verbRoles(verb)})
-			}
+	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {
+		// Subjects of the whole fleet end with its name, those of a run with the run.
+		for _, run := range []string{"", "*"} {
+			list = append(list, grant{subject: schema.ServiceSubject(verb, fleet, run), kind: streaming, verb: true, roles: verbRoles(verb)})
 		}
 	}
-	verbs(readingVerbs, false)
-	verbs(workingVerbs, true)
-	verbs(decidingVerbs, true)
 	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
 
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
@@ -183,9 +178,7 @@ func (a Account) Rights(role Role) Rights {
 	if role == Daemon {
 		return daemonRights(a.Fleet, a.Shards)
 	}
-	// _R_ is the subject of flow-control replies to long answers. In a client's account nothing else uses it; and
-	// allow_responses, which is meant for that, refused some of them on a cluster.
-	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}, Publish: []string{"_R_.>"}}
+	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}}
 	for _, g := range a.grants() {
 		switch {
 		case !slices.Contains(g.roles, role):

@@ -153,7 +153,7 @@ func (a Account) clients(w *writer, role Role) {
 			w.line("{ stream: { account: %s, subject: %q } }", store, g.subject)
 		case g.api:
 			w.line("{ service: { account: %s, subject: %q }, to: %q }", store, g.serverSubject(), APIPrefix+g.subject)
-		case g.proven:
+		case g.verb:
 			w.line("{ service: { account: %s, subject: %q }, share: true }", store, g.subject)
 		default:
 			w.line("{ service: { account: %s, subject: %q } }", store, g.subject)
@@ -180,8 +180,9 @@ func (a Account) users(w *writer, role Role) {
 	if role == Executor || role == Operator {
 		r.Publish = append(r.Publish, a.VerifySubjects...)
 	}
-	if role == Executor {
-		r.Subscribe = append(r.Subscribe, a.VerifySubjects...)
+	if role == Executor && len(a.VerifySubjects) > 0 {
+		// A tool answers an operator on _R_: allow_responses, which is meant for that, refused some answers on a cluster.
+		r.Subscribe, r.Publish = append(r.Subscribe, a.VerifySubjects...), append(r.Publish, "_R_.>")
 	}
 	w.open("users: [")
 	for _, key := range a.Keys[role] {

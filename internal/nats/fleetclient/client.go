@@ -20,9 +20,8 @@ import (
 // repliesUnpacked bounds the unpacked replies that wait to be consumed: at most 8 MiB, mostly less than 1 MiB.
 const repliesUnpacked = 2
 
-// repliesHeld is the number of replies that wait to be consumed. It is above what the flow-control window lets the
-// daemon send in pieces of a kilobyte.
-const repliesHeld = schema.FlowWindow / 1024
+// repliesHeld is the number of replies that wait to be consumed: more than an answer has.
+const repliesHeld = 4096
 
 const (
 	// servicePatience is how long a request waits for a daemon to start.
@@ -41,8 +40,7 @@ type Replies struct {
 	answered bool
 	// parts are those of the answer so far.
 	parts []byte
-	// Answer receives the answer, Piece the content before and after it: the frames of records, or an unexpected
-	// kind.
+	// Answer receives the answer, Piece the content before it: the frames of records, or an unexpected kind.
 	Answer func(body []byte) error
 	Piece  func(kind string, frames []byte) error
 }
@@ -132,8 +130,6 @@ func errorOf(m *nats.Msg) error {
 	code := m.Header.Get(schema.HeaderErrorCode)
 	e, readable := err.(*schema.ServiceError) //nolint:errorlint // ErrorOf does not wrap it
 	switch {
-	case readable && e.Code == schema.CodeNotAcknowledged:
-		return fmt.Errorf("%w: %w", errBroken, e) // the caller was slow, and the replies waited
 	case readable && (e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded):
 		return fmt.Errorf("%w: %w", ErrUnavailable, e)
 	case err != nil && !readable && (code == "503" || code == "429"):
@@ -261,16 +257,6 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 			done, err := a.take(m)
 			if done || err != nil {
 				return err
-			}
-			if m.Reply != "" {
-				// The daemon may send more now. If this message is lost, the answer stops, and the request is sent
-				// again.
-				if err := schema.CheckReply(m.Reply); err != nil {
-					return fmt.Errorf("%w: reply %d: %w", ErrBadAnswer, a.next-1, err)
-				}
-				if err := c.Conn.Publish(m.Reply, nil); err != nil {
-					return fmt.Errorf("%w: %w", errBroken, err)
-				}
 			}
 			timer.Reset(patience)
 		case <-refusals.Heard():
