@@ -45,8 +45,8 @@ func (e *Encryption) validate(writes bool) error {
 	return nil
 }
 
-// keys are the encryption keys; nil for no encryption.
-func (e *Encryption) keys() *encryption.Keys {
+// keys are the encryption keys of a fleet; nil for no encryption.
+func (e *Encryption) keys(fleet string) *encryption.Keys {
 	if e == nil {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (e *Encryption) keys() *encryption.Keys {
 		}
 		return secret, err
 	}
-	return &encryption.Keys{Current: e.Current, Readable: e.ReadableLabels, Key: key}
+	return &encryption.Keys{Fleet: fleet, Current: e.Current, Readable: e.ReadableLabels, Key: key}
 }
 
 // KeyFile reads keys from a file: one per line, its id and its 32 bytes in base64, separated by a space. The first is

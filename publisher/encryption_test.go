@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -64,8 +65,8 @@ func (w *world) found(texts ...string) (at []string) {
 			for _, text := range texts {
 				forms := []string{text}
 				for shift := range 3 {
-					coded := base64.StdEncoding.EncodeToString(append(make([]byte, shift), text...))
-					forms = append(forms, coded[4:len(coded)-4])
+					coded := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), text...))
+					forms = append(forms, coded[(8*shift+5)/6:8*(shift+len(text))/6]) // without what depends on its neighbours
 				}
 				for _, form := range forms {
 					if bytes.Contains(body, []byte(form)) {
@@ -455,7 +456,7 @@ func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	require.Equal(t, "k1", s.Value("a").Refs[0].KeyID)
 }
 
-// A value counts at its place alone: not in another run, turn, event, field, or under another id.
+// A value counts at its place alone: not in another fleet, run, turn, event, field, or under another id.
 func TestEncryption_ValueIsMovedOrChanged_IsNotDecrypted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -474,12 +475,19 @@ func TestEncryption_ValueIsMovedOrChanged_IsNotDecrypted(t *testing.T) {
 	value := set(start(t, f, "r1"), "plan")
 	flipped := bytes.Clone(value.Value)
 	flipped[len(flipped)-10] ^= 1
+	require.NoError(t, kvstore.Provision(t.Context(), w.js, kvstore.FleetConfig{Fleet: "staging", QuotaBytes: 256 << 20}))
+	other := start(t, w.fleet(encrypted(secretKeys("k1")), func(c *publisher.Config) { c.Fleet = "staging" }), "r-another-fleet")
+	require.NoError(t, other.SetState(t.Context(), "plan", "canary"))
+	staged := new(schema.StateSetData)
+	require.NoError(t, eventlog.Read(t.Context(), w.js, schema.NamesOf("staging", 0), "r-another-fleet", 2, func(rec schema.Record) error {
+		return json.Unmarshal(rec.Body, staged)
+	}))
 	for name, put := range map[string]schema.Data{
 		"changed":     &schema.StateSetData{Key: "plan", Value: flipped, Refs: value.Refs},
 		"no base64":   &schema.StateSetData{Key: "plan", Value: raw(`"?"`), Refs: value.Refs},
 		"no string":   &schema.StateSetData{Key: "plan", Value: raw(`{"a":1}`), Refs: value.Refs},
 		"another key": &schema.StateSetData{Key: "other", Value: value.Value, Refs: value.Refs},
-		"another run": value,
+		"another run": value, "another fleet": staged,
 		"another event": &schema.ToolReturnedData{
 			ToolCallID: "a", Result: value.Value, Refs: []schema.Ref{{Path: "/result", KeyID: "k1", Codec: value.Refs[0].Codec}},
 		},

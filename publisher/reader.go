@@ -55,7 +55,7 @@ func NewReader(ctx context.Context, cfg Config) (*Reader, error) {
 
 // openReader is [NewReader] with a complete configuration. name is the name of a connection that it dials.
 func openReader(ctx context.Context, opts Config, name string) (*Reader, error) {
-	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys()}
+	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys(opts.Fleet)}
 	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
 	if r.nc == nil {
 		if err := r.dial(ctx, name); err != nil {

@@ -6,9 +6,8 @@
 // cipher text, and a repeated publish is the same event. Equal values at other places, in other runs and under other
 // keys have other cipher texts.
 //
-// A value is bound to its place ([Place]): the run, the type of the event, the turn, the path within the data and the
-// ids there. It cannot be opened anywhere else. The fleet is no part of the place: a backup may be restored in a
-// fleet of another name.
+// A value is bound to its place ([Place]): the fleet, the run, the type of the event, the turn, the path within the data
+// and the ids there. It cannot be opened anywhere else.
 //
 // For people, [ReadableContent] and the like put [Placeholder] in place of content that stays encrypted. Executors write
 // the events, so refs may name any path, repeatedly, or a missing one: only content changes, and unreadable data is

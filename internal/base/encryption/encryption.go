@@ -46,6 +46,8 @@ var (
 
 // Keys looks keys up by their ids, and remembers them.
 type Keys struct {
+	// Fleet whose values they encrypt: one encrypted in another fleet does not open.
+	Fleet string
 	// Current is the id of the key for new values; empty without encryption.
 	Current string
 	// Readable labels keep their values unencrypted.
@@ -131,8 +133,8 @@ func (k *Keys) Check(ctx context.Context, ids ...string) (missing string, err er
 // Place is what a value is bound to. turn is that of an executor's event, and 0 for a control event, whose turn the
 // daemon sets. encrypted reports whether the tool's name at its path is encrypted: then it is unknown when the value
 // is decrypted.
-func Place(run, event string, turn int32, c *schema.Content, encrypted func(path string) bool) string {
-	parts := append([]string{run, event, strconv.Itoa(int(turn)), c.Path}, c.IDs...)
+func Place(fleet, run, event string, turn int32, c *schema.Content, encrypted func(path string) bool) string {
+	parts := append([]string{fleet, run, event, strconv.Itoa(int(turn)), c.Path}, c.IDs...)
 	if c.Tool != "" && c.Tool != c.Path && !encrypted(c.Tool) {
 		parts = append(parts, "tool="+c.ToolName)
 	}
@@ -205,7 +207,7 @@ func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data sch
 			}
 			continue // the caller has encrypted it
 		}
-		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.seal(Place(run, name, turn, &content, hidden), value)))
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.seal(Place(k.Fleet, run, name, turn, &content, hidden), value)))
 		if err != nil {
 			return nil, err
 		}
@@ -226,16 +228,16 @@ func (k *Keys) readable(path string) bool {
 // decrypted values. The others get their place, so that [Keys.Value] can open them later, including values in the
 // blob store. The error is that of the first value that cannot be opened for another reason than ErrNoKey.
 func (k *Keys) Open(ctx context.Context, e *schema.Event, data schema.Data) error {
-	return openAll(func(id string) (*key, error) { return k.get(ctx, id) }, e, data)
+	return openAll(k.Fleet, func(id string) (*key, error) { return k.get(ctx, id) }, e, data)
 }
 
 // OpenKnown is Open with the remembered keys only: it calls no key function.
-func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error { return openAll(k.known, e, data) }
+func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error { return openAll(k.Fleet, k.known, e, data) }
 
 // keyOf returns a key by its id.
 type keyOf func(id string) (*key, error)
 
-func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
+func openAll(fleet string, keys keyOf, e *schema.Event, data schema.Data) error {
 	refs := schema.RefsOf(data)
 	if refs == nil || !slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
 		return nil
@@ -254,7 +256,7 @@ func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
 			continue
 		}
 		if ref.Place == "" { // it keeps the place of the first call, in which values decrypted since are no part
-			ref.Place = Place(e.Subject, e.Name(), placeTurn(e), content, func(path string) bool { return keyed(given, path) })
+			ref.Place = Place(fleet, e.Subject, e.Name(), placeTurn(e), content, func(path string) bool { return keyed(given, path) })
 		}
 		if ref.DataRef == "" {
 			err := keys.open(&ref, content)

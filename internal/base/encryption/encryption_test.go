@@ -142,6 +142,16 @@ func TestOpen_ReadableNeighbourIsAnother_IsNotOpened(t *testing.T) {
 	require.JSONEq(t, `{"to":"ann"}`, string(d.Arguments))
 }
 
+func TestOpen_ValueOfAnotherFleet_IsNotOpened(t *testing.T) {
+	t.Parallel()
+	staging, production := keys("k1"), keys("k1")
+	staging.Fleet, production.Fleet = "staging", "production"
+	d := set(t, staging, "r1", "plan", `"secret"`)
+	e := &schema.Event{ID: "e", Source: schema.Source("staging", "e"), Type: schema.TypeOf(schema.StateSet), Subject: "r1", Epoch: 1, Sequence: 1}
+	require.ErrorIs(t, production.Open(t.Context(), e, d), encryption.ErrNotOpened, "whatever source the event names")
+	require.NoError(t, staging.Open(t.Context(), e, set(t, staging, "r1", "plan", `"secret"`)))
+}
+
 func TestKeys_WrongSize_IsNamed(t *testing.T) {
 	t.Parallel()
 	k := &encryption.Keys{Current: "k1", Key: func(context.Context, string) ([]byte, error) { return make([]byte, 16), nil }}

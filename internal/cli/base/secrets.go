@@ -24,7 +24,7 @@ func (a *App) readKeys() (*publisher.Encryption, error) {
 	if err := a.warnExposed("--key-file", a.KeyFile, "read the encrypted content"); err != nil {
 		return nil, err
 	}
-	a.Secrets = &encryption.Keys{Current: keys.Current, Key: keys.Key}
+	a.Secrets = &encryption.Keys{Fleet: a.Fleet, Current: keys.Current, Key: keys.Key}
 	return keys, nil
 }
 

@@ -55,7 +55,7 @@ func Connect(ctx context.Context, cfg publisher.Config) (Fleet, error) {
 	}
 	var keys *encryption.Keys
 	if e := cfg.Encryption; e != nil {
-		keys = &encryption.Keys{Current: e.Current, Key: e.Key}
+		keys = &encryption.Keys{Fleet: reader.Name(), Current: e.Current, Key: e.Key}
 	}
 	return &remote{Reader: reader, service: &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
