@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,11 +42,22 @@ func (b *browser) post(from, to string, fields url.Values) (int, string) {
 	return response.StatusCode, string(body)
 }
 
+// dialing connects to this machine whatever the name: browsers resolve *.localhost, and resolvers of Go need not.
+var dialing = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
+}}
+
 // browser is a viewer of the pages of a command that runs.
 type browser struct {
 	*testing.T
 	http.Client
 	url string
+	// file has the address that lets a browser in.
+	file string
 	// out is all that the command printed.
 	out *lockedBuffer
 }
@@ -62,7 +75,8 @@ func browse(t *testing.T, getenv func(string) string, args ...string) *browser {
 		require.Zero(t, <-done, out.String())
 	})
 	var line struct {
-		URL string `json:"url"`
+		URL  string `json:"url"`
+		File string `json:"file"`
 	}
 	select {
 	case text := <-stdout.first:
@@ -73,12 +87,22 @@ func browse(t *testing.T, getenv func(string) string, args ...string) *browser {
 	}
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	b := &browser{T: t, Client: http.Client{Jar: jar}, url: line.URL, out: out}
-	if at, entrance, ok := strings.Cut(line.URL, "/enter"); ok {
+	require.Empty(t, line.URL, "this output is no terminal")
+	b := &browser{T: t, Client: http.Client{Jar: jar, Transport: dialing}, file: line.File, out: out}
+	b.url = b.address()
+	if at, entrance, ok := strings.Cut(b.url, "/enter"); ok {
 		b.url = at
 		b.page("/enter" + entrance)
 	}
 	return b
+}
+
+// address is the one in the file now.
+func (b *browser) address() string {
+	b.Helper()
+	text, err := os.ReadFile(b.file)
+	require.NoError(b, err)
+	return strings.TrimSpace(string(text))
 }
 
 func (b *browser) page(path string) string {
@@ -92,20 +116,26 @@ func (b *browser) page(path string) string {
 	return string(body)
 }
 
-func TestUI_TokenWasUsed_AnotherIsPrinted(t *testing.T) {
+func TestUI_TokenWasUsed_AnotherIsInTheFile(t *testing.T) {
 	t.Parallel()
 	w := hanging(t)
 	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
 	b := browse(t, getenv)
 	require.Eventually(t, func() bool { return strings.Contains(b.page("/"), "quarantined") }, securedWait, pollEvery)
 	require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), `href="/run/quarantined"`) }, securedWait, pollEvery)
-	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "for another browser: "+b.url+"/enter?t=") }, securedWait, pollEvery)
-	other := regexp.MustCompile(`/enter\?t=\w+`).FindString(b.out.String())
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	second := &browser{T: t, Client: http.Client{Jar: jar}, url: b.url}
-	second.page(other)
+	second := &browser{T: t, Client: http.Client{Jar: jar, Transport: dialing}, url: b.url}
+	at, token, _ := strings.Cut(b.address(), "/enter")
+	require.Equal(t, b.url, at)
+	second.page("/enter" + token)
 	second.page("/health")
+	require.NotContains(t, b.out.String(), "enter", "standard error may be a log")
+	if runtime.GOOS != "windows" {
+		info, err := os.Stat(b.file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+	}
 }
 
 func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
@@ -165,9 +195,12 @@ func TestUI_OtherAddress_NeedsTLSAndAToken(t *testing.T) {
 		{"--listen", "example.org:80"},
 		{"--listen", "[::]:0", "--token-file", long},
 		{"--listen", "127.0.0.1"},
-		{"--https-cert", long},
+		{"--https-cert", long}, // a loopback address
+		{"--listen", "127.0.0.2:0"},
+		{"--listen", "0.0.0.0:0", "--https-cert", long, "--token-file", long},
 		{"--token-file", short},
 		{"--https-cert", long, "--https-key", long},
+		{"--listen", "0.0.0.0:0", "--https-cert", long, "--https-key", long, "--token-file", long},
 	} {
 		code, text := command(t, dir, append([]string{"ui"}, args...)...)
 		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)

@@ -67,7 +67,8 @@ func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
-	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
+	port := s.server.URL[strings.LastIndexByte(s.server.URL, ':'):]
+	s.entrance = func() string { return "http://" + pages.Host() + port + "/enter?t=" + pages.NewToken() }
 	s.executor = w.Conn()
 	s.js, err = jetstream.New(s.executor)
 	require.NoError(t, err)

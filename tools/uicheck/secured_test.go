@@ -60,12 +60,16 @@ func newSecuredScene(t *testing.T) *scene {
 	s.js, err = jetstream.New(connection(t, url, keys, access.Daemon))
 	require.NoError(t, err)
 	var line struct {
-		URL  string `json:"url"`
+		File string `json:"file"`
 		Acts bool   `json:"acts"`
 	}
 	require.NoError(t, json.Unmarshal(serving(t, as(access.Observer, "ui", "--json")...), &line))
 	require.False(t, line.Acts, "an observer's pages have no buttons")
-	s.entrance = func() string { return line.URL }
+	s.entrance = func() string {
+		address, err := os.ReadFile(line.File)
+		require.NoError(t, err)
+		return strings.TrimSpace(string(address))
+	}
 	return s
 }
 

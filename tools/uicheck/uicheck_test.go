@@ -2,7 +2,11 @@ package uicheck
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,9 +117,29 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 		// A link in a drawing has an object for its address, which is not resolved.
 		require.Empty(t, eval[[]string](b, `[...document.querySelectorAll("a[href], img[src], form[action]")]
 			.map((e) => new URL(e.getAttribute("href") ?? e.getAttribute("src") ?? e.getAttribute("action"), location).href)
-			.filter((url) => !/^(http:\/\/127|data:image\/)/.test(url))`), path)
+			.filter((url) => !url.startsWith(location.origin + "/") && !url.startsWith("data:image/"))`), path)
 	}
 	b.clean()
+}
+
+// The web server of another program of this machine, such as one that an agent started, gets no cookie of the pages.
+func TestDoor_PageOfAnotherPort_GetsNoCookie(t *testing.T) {
+	s := newScene(t)
+	b := s.open()
+	got := make(chan string, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			got <- r.Header.Get("Cookie")
+		}
+		_, _ = io.WriteString(w, `<p id="page">your agent's preview</p>`)
+	}))
+	t.Cleanup(other.Close)
+	for _, host := range []string{"127.0.0.1", "localhost", "another.localhost"} {
+		b.do(chromedp.Navigate("http://"+host+other.URL[strings.LastIndexByte(other.URL, ':'):]+"/"), chromedp.WaitReady(chromedp.CSS("#page")))
+		require.Empty(t, <-got, host)
+	}
+	b.show("/")
+	require.NotContains(t, eval[string](b, "document.body.innerText"), "Who is there?", "the viewer is still inside")
 }
 
 func TestLive_EventsWhileAPageIsOpen_AppearWithoutReload(t *testing.T) {

@@ -232,7 +232,9 @@ func (k *Keys) Open(ctx context.Context, e *schema.Event, data schema.Data) erro
 }
 
 // OpenKnown is Open with the remembered keys only: it calls no key function.
-func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error { return openAll(k.Fleet, k.known, e, data) }
+func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error {
+	return openAll(k.Fleet, k.known, e, data)
+}
 
 // keyOf returns a key by its id.
 type keyOf func(id string) (*key, error)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -34,7 +35,8 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The pages have your credentials: an observer's have no buttons. The printed address works for one browser; then another is printed.
+	return `The pages have your credentials: an observer's have no buttons. The printed address works for one browser; then another is printed. ` +
+		`Without a terminal it is in a file that is yours alone, and the file's name is printed.
 
 Examples:
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
@@ -46,15 +48,81 @@ var readers = map[string]bool{access.InboxPrefix(access.Observer): true, access.
 // leastToken is the least length of a token from a file.
 const leastToken = 16
 
-// ready is the output line with the address of the pages.
+// ready is the output line: the address of the pages, or the file that has it.
 type ready struct {
-	URL   string `json:"url"`
+	URL   string `json:"url,omitzero"`
+	File  string `json:"file,omitzero"`
 	Fleet string `json:"fleet"`
 	Acts  bool   `json:"acts"`
 }
 
+// entrance tells the viewer an address that lets a browser in: on a terminal, else in a file of mode 0600, because
+// other output may end in a log that others read.
+type entrance struct {
+	*base.App
+	// file is nil on a terminal.
+	file *os.File
+}
+
+func newEntrance(a *base.App) (*entrance, error) {
+	if !a.JSON && output.IsTerminal(a.Stdout) && output.IsTerminal(a.Stderr) {
+		return &entrance{App: a}, nil
+	}
+	file, err := os.CreateTemp("", "waymark-ui-*")
+	if err != nil {
+		return nil, fmt.Errorf("make the file for the address of the pages: %w", err)
+	}
+	return &entrance{a, file}, nil
+}
+
+// put replaces the address in the file.
+func (e *entrance) put(address string) error {
+	if err := e.file.Truncate(0); err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+	_, err := e.file.WriteAt([]byte(address+"\n"), 0)
+	return err //nolint:wrapcheck // it names the file
+}
+
+// begin says the first address.
+func (e *entrance) begin(r ready) error {
+	where := "waymark ui: " + r.URL
+	if e.file != nil {
+		if err := e.put(r.URL); err != nil {
+			return err
+		}
+		r.URL, r.File = "", e.file.Name()
+		where = "waymark ui: open the address in " + r.File
+	}
+	if e.JSON {
+		return output.Line(e.Stdout, r) //nolint:wrapcheck // as it is
+	}
+	_, err := fmt.Fprintln(e.Stdout, where)
+	return err //nolint:wrapcheck // as it is
+}
+
+// next says the address for another browser.
+func (e *entrance) next(address string) error {
+	if e.file != nil {
+		return e.put(address)
+	}
+	return e.Say(e.Stderr, "for another browser: %s", address)
+}
+
+// close removes the file.
+func (e *entrance) close() error {
+	if e.file == nil {
+		return nil
+	}
+	err := os.Remove(e.file.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // a machine cleans its temporary files
+	}
+	return errors.Join(e.file.Close(), err)
+}
+
 // Run serves the pages until ctx ends.
-func (c Cmd) Run(ctx context.Context, a *base.App) error {
+func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
@@ -78,36 +146,43 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 			Hint: "choose another address, or leave --listen out for a free port", Own: true, Err: err,
 		}
 	}
-	url := "http://" + listener.Addr().String()
-	local := base.IsLoopback(listener.Addr().String())
-	if secured != nil {
-		url = "https://" + listener.Addr().String()
-		listener = tls.NewListener(listener, secured)
-	}
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
 	config := inspector.Config{
-		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: local, Secure: secured != nil, Now: a.Now, Prompt: a.Prompt,
+		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: secured == nil, Now: a.Now, Prompt: a.Prompt,
 	}
 	var pages *inspector.Inspector
-	at := url
-	entrance := func() string { return at + "/enter?t=" + pages.NewToken() }
+	var door *entrance
+	address := func() string {
+		if secured != nil {
+			return "https://" + listener.Addr().String()
+		}
+		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		at := "http://" + net.JoinHostPort(pages.Host(), port)
+		if token == "" {
+			at += "/enter?t=" + pages.NewToken()
+		}
+		return at
+	}
 	if token == "" {
-		config.Used = func() { _ = a.Say(a.Stderr, "for another browser: %s", entrance()) } // a closed terminal needs none
+		config.Used = func() {
+			if err := door.next(address()); err != nil {
+				_ = a.Say(a.Stderr, "no address for another browser: %v", err) // a closed terminal needs none
+			}
+		}
 	}
 	if pages, err = inspector.New(config); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	if token == "" {
-		url = entrance()
-	}
-	if a.JSON {
-		err = output.Line(a.Stdout, ready{URL: url, Fleet: cl.Fleet, Acts: acts})
-	} else {
-		_, err = fmt.Fprintf(a.Stdout, "waymark ui: %s\n", url)
+	if door, err = newEntrance(a); err == nil {
+		defer func() { err = errors.Join(err, door.close()) }()
+		err = door.begin(ready{URL: address(), Fleet: cl.Fleet, Acts: acts})
 	}
 	if err != nil {
 		pages.Close()
 		return errors.Join(err, listener.Close())
+	}
+	if secured != nil {
+		listener = tls.NewListener(listener, secured)
 	}
 	return serve(ctx, pages, listener)
 }
@@ -151,12 +226,15 @@ func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
 		return "", nil, failure.New(failure.Usage, "write host and port, such as 127.0.0.1:0", "--listen %q is not an address", c.Listen)
 	}
 	local := host == "localhost" || base.IsLoopback(net.JoinHostPort(host, "0"))
-	if !local && (c.Cert == "" || c.Key == "" || c.TokenFile == "") {
+	switch {
+	case !local && (c.Cert == "" || c.Key == "" || c.TokenFile == ""):
 		return "", nil, failure.New(failure.Usage, "set all three, or listen on 127.0.0.1 and reach it through ssh -L",
 			"--listen %s is reachable from other machines: it needs --https-cert, --https-key and --token-file", c.Listen)
-	}
-	if (c.Cert == "") != (c.Key == "") {
-		return "", nil, failure.New(failure.Usage, "set both", "--https-cert and --https-key need each other")
+	case local && (c.Cert != "" || c.Key != ""):
+		return "", nil, failure.New(failure.Usage, "leave --https-cert and --https-key out",
+			"--listen %s is a loopback address, where the pages have a host of their own, and no certificate is for that", c.Listen)
+	case local && host != "localhost" && host != "127.0.0.1" && host != "::1":
+		return "", nil, failure.New(failure.Usage, "listen on 127.0.0.1 or ::1", "--listen %s: browsers look for the host of the pages at 127.0.0.1 and ::1", c.Listen)
 	}
 	if c.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)

@@ -153,7 +153,7 @@ func TestActions_SeveralAtOnce_OneIsDone(t *testing.T) {
 		}
 		for _, form := range forms {
 			go func() {
-				response, err := d.viewer.PostForm(d.server.URL+"/run/"+id+"/act/rewind", form)
+				response, err := d.viewer.PostForm(d.url+"/run/"+id+"/act/rewind", form)
 				if err != nil {
 					statuses <- 0
 					return

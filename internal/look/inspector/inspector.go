@@ -33,8 +33,8 @@ type Config struct {
 	By string
 	// Acts: pages have buttons. NoContent: they show no messages, arguments, results and questions.
 	Acts, NoContent bool
-	// Local: the address is a loopback one. Secure: it is reached by TLS.
-	Local, Secure bool
+	// Local: the address is a loopback one, and browsers know it as [Inspector.Host]. Any other is reached by TLS.
+	Local bool
 	// Token is a reusable token; if it is empty, [Inspector.NewToken] makes single-use tokens.
 	Token string
 	// Used is called after each use of a single-use token; nil for no call.
@@ -64,7 +64,10 @@ type Inspector struct {
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token, secure: !cfg.Local}}
+	if cfg.Local {
+		s.door.host = strings.ToLower(rand.Text()) + ".localhost"
+	}
 	var err error
 	if s.live, err = newHub(cfg.Fleet); err != nil {
 		return nil, err
@@ -90,6 +93,10 @@ func New(cfg Config) (*Inspector, error) {
 	return s, nil
 }
 
+// Host is the only host name under which a local inspector shows its pages; empty for one that is not local. Browsers
+// resolve it to the loopback addresses. It is as secret as a token.
+func (s *Inspector) Host() string { return s.door.host }
+
 // Close ends the live pages.
 func (s *Inspector) Close() { s.live.close() }
 
@@ -106,7 +113,11 @@ func (s *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if why := httpguard.Refusal(r, s.Local); why != "" {
+	why := httpguard.Refusal(r, false)
+	if host, _, _ := strings.Cut(r.Host, ":"); s.Local && !strings.EqualFold(host, s.door.host) {
+		why = "this is not the address of the pages: open the one that waymark ui gave you"
+	}
+	if why != "" {
 		http.Error(w, why, http.StatusForbidden)
 		return
 	}
@@ -153,7 +164,7 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 			return
 		}
 		s.needs.forget()
-		s.door.say(w, done.said, s.Secure)
+		s.door.say(w, done.said)
 		http.Redirect(w, r, done.next, http.StatusSeeOther)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"html"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -26,11 +27,13 @@ import (
 // desk is an inspector over a fleet, and a viewer of it.
 type desk struct {
 	testing.TB
-	pages  *Inspector
-	server *httptest.Server
-	viewer *http.Client
-	stage  *showcase.Stage
-	world  *waymarktest.World
+	pages *Inspector
+	// url is the host of the pages; clients connect to the server whatever the host.
+	url       string
+	transport *http.Transport
+	viewer    *http.Client
+	stage     *showcase.Stage
+	world     *waymarktest.World
 }
 
 func newDesk(tb testing.TB, change func(*Config)) *desk {
@@ -54,7 +57,13 @@ func deskOf(tb testing.TB, w *waymarktest.World, keys *publisher.Encryption, cha
 		pages.Close()
 		server.Close()
 	})
-	d := &desk{TB: tb, pages: pages, server: server, stage: showcase.New(tb, w), world: w}
+	d := &desk{TB: tb, pages: pages, url: server.URL, stage: showcase.New(tb, w), world: w}
+	if pages.Host() != "" {
+		d.url = "http://" + pages.Host() + ":" + server.URL[strings.LastIndexByte(server.URL, ':')+1:]
+	}
+	d.transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
+	}}
 	d.viewer = d.enter(pages.NewToken())
 	return d
 }
@@ -64,8 +73,8 @@ func (d *desk) enter(token string) *http.Client {
 	d.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(d, err)
-	viewer := &http.Client{Jar: jar}
-	response, err := viewer.Get(d.server.URL + "/enter?t=" + token)
+	viewer := &http.Client{Jar: jar, Transport: d.transport}
+	response, err := viewer.Get(d.url + "/enter?t=" + token)
 	require.NoError(d, err)
 	require.NoError(d, response.Body.Close())
 	require.Equal(d, http.StatusOK, response.StatusCode)
@@ -75,7 +84,7 @@ func (d *desk) enter(token string) *http.Client {
 // get asks for a page, and returns it with its status.
 func (d *desk) get(path string) (int, string) {
 	d.Helper()
-	response, err := d.viewer.Get(d.server.URL + path)
+	response, err := d.viewer.Get(d.url + path)
 	require.NoError(d, err)
 	body, err := io.ReadAll(response.Body)
 	require.NoError(d, err)
@@ -94,7 +103,7 @@ func (d *desk) page(path string) string {
 // ask sends a request as it is, with the viewer's cookies unless there are others.
 func (d *desk) ask(method, path string, form url.Values, change func(*http.Request)) (int, string) {
 	d.Helper()
-	r, err := http.NewRequestWithContext(d.Context(), method, d.server.URL+path, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(d.Context(), method, d.url+path, strings.NewReader(form.Encode()))
 	require.NoError(d, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if change != nil {
@@ -133,7 +142,7 @@ func TestDoor_WithoutToken_NothingIsShown(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	inside := d.viewer
-	d.viewer = new(http.Client)
+	d.viewer = &http.Client{Transport: d.transport}
 	for _, p := range d.pages.pages() {
 		status, body := d.get(strings.NewReplacer("{$}", "", "{run}", "r").Replace(p.path))
 		require.Equal(t, http.StatusUnauthorized, status)
@@ -171,8 +180,8 @@ func TestDoor_WithoutToken_NothingIsShown(t *testing.T) {
 
 func TestDoor_Cookie_IsStrictAndOfNoScript(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, func(c *Config) { c.Secure = true })
-	response, err := new(http.Client).Get(d.server.URL + "/enter?t=" + d.pages.NewToken())
+	d := newDesk(t, func(c *Config) { c.Local = false })
+	response, err := new(http.Client).Get(d.url + "/enter?t=" + d.pages.NewToken())
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	cookie := response.Header.Get("Set-Cookie")
@@ -182,11 +191,30 @@ func TestDoor_Cookie_IsStrictAndOfNoScript(t *testing.T) {
 	require.NotContains(t, cookie, "Max-Age", "it ends with the browser")
 }
 
+// Browsers, like this jar, send a cookie to each port of its host: a page of another program at 127.0.0.1 or localhost
+// must not get one.
+func TestDoor_OtherPortsOfTheMachine_GetNoCookie(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	for _, host := range []string{"127.0.0.1", "localhost", "another.localhost", "[::1]"} {
+		at, err := url.Parse("http://" + host + ":5091/")
+		require.NoError(t, err)
+		require.Empty(t, d.viewer.Jar.Cookies(at), host)
+	}
+	own, err := url.Parse(d.url)
+	require.NoError(t, err)
+	require.Len(t, d.viewer.Jar.Cookies(own), 1)
+	other := newDesk(t, nil)
+	require.NotEqual(t, d.pages.Host(), other.pages.Host())
+}
+
 func TestGuard_RebindingAndOtherOrigins_AreRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	for name, change := range map[string]func(*http.Request){
 		"a name that others resolve":  func(r *http.Request) { r.Host = "evil.example" },
+		"the host of other programs":  func(r *http.Request) { r.Host = "127.0.0.1:" + r.URL.Port() },
+		"a host of another process":   func(r *http.Request) { r.Host = "another.localhost:" + r.URL.Port() },
 		"another origin":              func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") },
 		"an origin without a name":    func(r *http.Request) { r.Header.Set("Origin", "null") },
 		"another port of the machine": func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:1") },
@@ -204,7 +232,7 @@ func TestGuard_RebindingAndOtherOrigins_AreRefused(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, status)
 		require.Contains(t, body, "not of a page of this process")
 	}
-	response, err := d.viewer.Get(d.server.URL + "/")
+	response, err := d.viewer.Get(d.url + "/")
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, policy, response.Header.Get("Content-Security-Policy"))
@@ -397,7 +425,7 @@ func TestWhole_ALongText_IsThereWithoutMarkup(t *testing.T) {
 	require.NotContains(t, page, "end")
 	m := regexp.MustCompile(`href="(/run/long/whole[^"]*)"`).FindStringSubmatch(page)
 	require.NotNil(t, m)
-	response, err := d.viewer.Get(d.server.URL + html.UnescapeString(m[1]))
+	response, err := d.viewer.Get(d.url + html.UnescapeString(m[1]))
 	require.NoError(t, err)
 	body, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
@@ -417,7 +445,7 @@ func TestLive_AnEvent_ReachesAnOpenPageOnce(t *testing.T) {
 	defer cancel()
 	events := make(chan string, 100)
 	for range 3 { // viewers of the same page
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.server.URL+"/live/run/live", nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+"/live/run/live", nil)
 		require.NoError(t, err)
 		response, err := d.viewer.Do(r)
 		require.NoError(t, err)

@@ -95,7 +95,7 @@ func (s *Inspector) whole(w http.ResponseWriter, r *http.Request, p *page) {
 	if p.every == 0 {
 		v.Live = ""
 	}
-	v.Said = s.door.said(w, r, s.Secure)
+	v.Said = s.door.said(w, r)
 	s.render(w, http.StatusOK, p.name, v)
 }
 

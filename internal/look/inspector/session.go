@@ -14,8 +14,13 @@ import (
 
 // door lets viewers in. A token becomes a cookie.
 type door struct {
-	// name of the session's cookie. Browsers send a cookie to every port of an address, so each process has its own name.
+	// host of the pages on a loopback address; empty for another address. Browsers send a cookie to every port of a
+	// host, and programs of others listen on this machine, so each process has a host whose name no other program knows.
+	host string
+	// name of the session's cookie: processes that share a host have their own.
 	name string
+	// secure: the cookie is for TLS alone.
+	secure bool
 	// standing is the reusable token; empty for none.
 	standing string
 
@@ -68,24 +73,24 @@ func (d *door) knows(r *http.Request) bool {
 	return slices.ContainsFunc(d.sessions, func(session string) bool { return same(session, cookie.Value) })
 }
 
-func newCookie(name, value string, secure bool) *http.Cookie {
-	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
+func (d *door) cookie(name, value string) *http.Cookie {
+	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: d.secure}
 }
 
 // say shows a message on the next page, once.
-func (d *door) say(w http.ResponseWriter, said string, secure bool) {
+func (d *door) say(w http.ResponseWriter, said string) {
 	if said != "" {
-		http.SetCookie(w, newCookie(d.name+"-said", url.QueryEscape(said), secure))
+		http.SetCookie(w, d.cookie(d.name+"-said", url.QueryEscape(said)))
 	}
 }
 
 // said returns the message from the previous page.
-func (d *door) said(w http.ResponseWriter, r *http.Request, secure bool) string {
+func (d *door) said(w http.ResponseWriter, r *http.Request) string {
 	cookie, err := r.Cookie(d.name + "-said")
 	if err != nil {
 		return ""
 	}
-	gone := newCookie(d.name+"-said", "", secure)
+	gone := d.cookie(d.name+"-said", "")
 	gone.MaxAge = -1
 	http.SetCookie(w, gone)
 	text, err := url.QueryUnescape(cookie.Value)
@@ -107,7 +112,7 @@ func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	session, once := s.door.enters(token)
 	switch {
 	case session != "":
-		http.SetCookie(w, newCookie(s.door.name, session, s.Secure))
+		http.SetCookie(w, s.door.cookie(s.door.name, session))
 		v.Body = "/"
 		s.render(w, http.StatusOK, "entered", v)
 		if once && s.Used != nil {
@@ -116,7 +121,7 @@ func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	case token == "" && r.Method == http.MethodGet:
 		s.render(w, http.StatusOK, "enter", v)
 	default:
-		s.trouble(w, r, failure.New(failure.Refused, "open the address that waymark ui printed last: each lets one browser in", "this token is not valid, or was used"))
+		s.trouble(w, r, failure.New(failure.Refused, "open the address that waymark ui gave last: each lets one browser in", "this token is not valid, or was used"))
 	}
 }
 

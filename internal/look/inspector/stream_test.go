@@ -19,7 +19,7 @@ import (
 // lines hands over what an open page is sent.
 func (d *desk) lines(path string) <-chan string {
 	d.Helper()
-	r, err := http.NewRequestWithContext(d.Context(), http.MethodGet, d.server.URL+path, nil)
+	r, err := http.NewRequestWithContext(d.Context(), http.MethodGet, d.url+path, nil)
 	require.NoError(d, err)
 	response, err := d.viewer.Do(r)
 	require.NoError(d, err)

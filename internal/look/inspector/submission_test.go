@@ -43,7 +43,7 @@ func (d *desk) clicks(action string, form url.Values) string {
 	}
 	answers := make(chan answer, times)
 	send := func() {
-		response, err := d.viewer.PostForm(d.server.URL+action, form)
+		response, err := d.viewer.PostForm(d.url+action, form)
 		if err != nil {
 			answers <- answer{err: err}
 			return
