@@ -3,7 +3,6 @@ package schema
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // What the next executor does with a run.
@@ -141,46 +140,22 @@ func (h *Head) SettleCommands(fleet string, key CallKey) []string {
 	}
 	flags := ""
 	if key.Occurrence > 1 {
-		flags += fmt.Sprintf(" --occurrence %d", key.Occurrence)
+		flags += Flag("occurrence", fmt.Sprint(key.Occurrence))
 	}
 	if epoch := h.OpenCalls[at].Epoch; epoch != 0 {
-		flags += fmt.Sprintf(" --epoch %d", epoch)
+		flags += Flag("epoch", fmt.Sprint(epoch))
 	}
 	command := "waymark settle"
 	if fleet != "" {
-		command += " --fleet " + fleet
+		command += Flag("fleet", fleet)
 	}
 	var list []string
 	for _, how := range []string{"decided --result JSON", "rerun", "abandoned"} {
 		if how != "rerun" || !h.Status.Terminal() {
-			list = append(list, CommandAbout(command, h.Run+" "+fmt.Sprint(key.Turn), key.ToolCallID, flags+" --how "+how))
+			list = append(list, Command(command, flags+" --how "+how, h.Run, fmt.Sprint(key.Turn), key.ToolCallID))
 		}
 	}
 	return list
-}
-
-// CommandAbout writes a command with the id of a call or a question as its last argument. An id that looks like a flag
-// comes behind all flags.
-func CommandAbout(command, arguments, id, flags string) string {
-	if strings.HasPrefix(id, "-") {
-		return command + flags + " -- " + arguments + " " + ShellWord(id)
-	}
-	return command + " " + arguments + " " + ShellWord(id) + flags
-}
-
-// ShellWord writes text from outside so that a shell reads it as one word and nothing else.
-func ShellWord(s string) string {
-	plain := s != "" && s[0] != '-' && !strings.ContainsFunc(s, func(r rune) bool {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-.:/@%+=,", r):
-			return false
-		}
-		return true
-	})
-	if plain {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // PlanOf returns what the next executor would do with the run. It is pure, and changes nothing in the state.

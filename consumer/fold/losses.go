@@ -10,7 +10,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
-	"github.com/waymarkio/waymark/schema"
 )
 
 const (
@@ -116,7 +115,7 @@ func (s *term) noteLoss(ctx context.Context, id string) error {
 	if !has {
 		s.stats.Regressions.Add(1)
 		s.log.Error().Str(logkey.Run, id).Uint64(logkey.Position, uint64(r.head.Position.Stream)).
-			Str("hint", "restore a backup, or remove what is left: waymark erase "+schema.ShellWord(id)+" --force").Msg("log has lost events of a live run")
+			Str("hint", "restore a backup, or remove what is left: waymark erase "+id+" --force").Msg("log has lost events of a live run")
 	}
 	r.dirty = true
 	return s.store(ctx, map[string]*run{id: r})

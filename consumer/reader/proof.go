@@ -58,7 +58,7 @@ func (rd *Reader) Proven(ctx context.Context, run string, want Want) (*Snapshot,
 
 // allGone reports that only a run's checkpoint is left, and the lost events.
 func allGone(run string, lost schema.Gap) error {
-	return schema.Fail(schema.CodeDamaged, "Restore it from a backup. To see the stored data: waymark verify "+schema.ShellWord(run)+". To remove it: waymark erase "+schema.ShellWord(run)+" --force",
+	return schema.Fail(schema.CodeDamaged, "Restore it from a backup. To see the stored data: waymark verify "+run+". To remove it: waymark erase "+run+" --force",
 		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch).
 		With(map[string]any{"gap": lost})
 }

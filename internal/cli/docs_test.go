@@ -266,7 +266,7 @@ one at once.
 
 The first of these that names a server wins:
 
-1. ` + "`--nats`, `--context`" + `: an address wins over the context's, whose credentials are then used.
+1. ` + "`--nats`, `--context`" + `: both only if the context names no address; its credentials are for its own.
 2. ` + "`NATS_URL`, `NATS_CONTEXT`" + `.
 3. The server of ` + "`waymark serve`" + ` in the state directory.
 4. The context selected with ` + "`nats context select`" + `.

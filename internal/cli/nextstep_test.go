@@ -53,7 +53,7 @@ func TestNoDaemon_Role_HintFits(t *testing.T) {
 		c.Target.Context = filepath.Join(dir, "payments-"+string(role)+".json")
 		require.Contains(t, c.StartHint(t.Context()), " --context FILE; ")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "payments-daemon.json"), []byte("{}"), 0o600))
-		require.Contains(t, c.StartHint(t.Context()), " --context "+schema.ShellWord(filepath.Join(dir, "payments-daemon.json")))
+		require.Contains(t, c.StartHint(t.Context()), schema.Flag("context", filepath.Join(dir, "payments-daemon.json")))
 	}
 }
 

@@ -73,7 +73,9 @@ func dispatch(ctx context.Context, a *base.App, args []string) error {
 		return err
 	}
 	a.Prompt = base.PromptOf(a.Flags, a.Getenv)
-	a.Prompt.Run = runOf(parsed)
+	if run := runOf(parsed); schema.ValidName(run) {
+		a.Prompt.Run = run
+	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	if err := parsed.BindToProvider(func() (*base.Client, error) { return a.Connect(ctx) }); err != nil {
 		return err

@@ -21,7 +21,7 @@ func TestServe_NoRoomForQuota_NamesNextStep(t *testing.T) {
 	code := Run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr)
 	require.Equal(t, int(failure.Full), code, stderr.String())
 	require.Contains(t, stderr.String(), "10737418240 bytes")
-	require.Contains(t, stderr.String(), "hint: use a quota below 10.0 GiB (waymark --context "+schema.ShellWord(args[4])+" serve --quota SIZE)")
+	require.Contains(t, stderr.String(), "hint: use a quota below 10.0 GiB (waymark"+schema.Flag("context", args[4])+" serve --quota SIZE)")
 
 	// The way out works.
 	line, stop, err := startDaemon(append(args[1:], "--quota", "128MiB"), getenv)

@@ -3,8 +3,6 @@ package prompt
 import (
 	"regexp"
 	"strings"
-
-	"github.com/waymarkio/waymark/schema"
 )
 
 // Prompt formats commands so that they reach the same server and fleet as the current command: with the flags that
@@ -33,18 +31,4 @@ func (p Prompt) Fill(text string) string {
 		text = runWord.ReplaceAllLiteralString(text, p.Run) // a run id needs no quotes
 	}
 	return strings.ReplaceAll(text, "waymark ", p.Command(""))
-}
-
-// ShellCommand is a command of this program as a person types it.
-func ShellCommand(args []string) string {
-	var b strings.Builder
-	b.WriteString("waymark")
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "--") {
-			b.WriteString(" " + arg) // a flag of this program, not text from outside
-			continue
-		}
-		b.WriteString(" " + schema.ShellWord(arg))
-	}
-	return b.String()
 }

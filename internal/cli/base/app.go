@@ -71,28 +71,20 @@ func (a *App) StateDirectory() (string, error) {
 // without them, and says how to give them.
 func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	var b strings.Builder
-	flag := func(name, value string) {
-		b.WriteString(name)
-		if strings.HasPrefix(value, "-") {
-			b.WriteByte('=') // it is not a flag
-		} else {
-			b.WriteByte(' ')
-		}
-		b.WriteString(schema.ShellWord(value) + " ")
-	}
+	flag := func(name, value string) { b.WriteString(strings.TrimPrefix(schema.Flag(name, value), " ") + " ") }
 	if c.StateDir != "" && c.StateDir != getenv("WAYMARK_STATE_DIR") {
-		flag("--state-dir", c.StateDir)
+		flag("state-dir", c.StateDir)
 	}
 	for name, value := range c.Conn.Flags() {
-		flag(name, value)
+		flag(strings.TrimPrefix(name, "--"), value)
 	}
 	// Show the fleet unless it is the usual one, so that the reader of a command sees which fleet it is about.
 	usual := getenv("WAYMARK_FLEET") == "" || getenv("WAYMARK_FLEET") == schema.DefaultFleet
 	if c.Fleet != "" && (c.Fleet != schema.DefaultFleet || !usual) {
-		flag("--fleet", c.Fleet)
+		flag("fleet", c.Fleet)
 	}
 	if c.KeyFile != "" && c.KeyFile != getenv("WAYMARK_KEY_FILE") {
-		flag("--key-file", c.KeyFile)
+		flag("key-file", c.KeyFile)
 	}
 	return prompt.Prompt{Flags: b.String()}
 }

@@ -206,12 +206,12 @@ func (c *Client) startHintOf(role access.Role) string {
 	file, where := c.Fleet+"-daemon.json", ""
 	daemons := filepath.Join(filepath.Dir(c.Target.Context), file)
 	if _, err := os.Stat(daemons); c.Target.Context != "" && err == nil {
-		file = schema.ShellWord(daemons)
+		file = daemons
 	} else {
 		file, where = "FILE", "; FILE is the "+file+" that waymark fleet add wrote"
 	}
-	return fmt.Sprintf("start the fleet's daemon with the daemon's credentials (those in use have the role %s): waymark serve --fleet %s --context %s%s",
-		role, c.Fleet, file, where)
+	return fmt.Sprintf("start the fleet's daemon with the daemon's credentials (those in use have the role %s): waymark serve --fleet %s%s%s",
+		role, c.Fleet, schema.Flag("context", file), where)
 }
 
 const (
@@ -263,10 +263,10 @@ func (c *Client) servedFleets(ctx context.Context) []string {
 func (c *Client) serveWords() string {
 	switch c.Target.Origin {
 	case natsconn.OriginSelected:
-		return "serve --context " + schema.ShellWord(c.Target.Context) // serve ignores the selected context
+		return "serve" + schema.Flag("context", c.Target.Context) // serve ignores the selected context
 	case natsconn.OriginLocal:
 		// Another daemon runs that server: it uses the state directory and the default HTTP address.
-		return "serve --context " + schema.ShellWord(c.Target.Context) + " --http 127.0.0.1:0"
+		return "serve" + schema.Flag("context", c.Target.Context) + " --http 127.0.0.1:0"
 	default:
 		return "serve"
 	}

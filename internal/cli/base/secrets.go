@@ -34,7 +34,7 @@ func (a *App) warnExposed(flag, path, and string) error {
 	if !exposed {
 		return nil
 	}
-	return a.Say(a.Stderr, "every user of this machine can read the file of %s (mode %s), and %s: restrict it with: chmod 600 %s", flag, mode, and, schema.ShellWord(path))
+	return a.Say(a.Stderr, "every user of this machine can read the file of %s (mode %s), and %s: restrict it with: %s", flag, mode, and, schema.Command("chmod 600", "", path))
 }
 
 // Open decrypts the content of an event's data, as far as keys are available. A value that its key does not open stays

@@ -16,7 +16,6 @@ import (
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/pause"
-	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -223,11 +222,9 @@ func (s *stage) settle(ctx context.Context) error {
 		return fmt.Errorf("%s has no letter %q", outboxFile, letter)
 	}
 	s.say("person", "looks into %s: %q is there", outboxFile, letter)
-	args := []string{
-		"settle", held.name, strconv.Itoa(slowTurn), fmt.Sprintf("%s-%d", held.tool, slowTurn),
-		"--how", string(schema.SettledDecided), "--result", strconv.Quote(letter),
-	}
-	s.say("person", "$ %s", prompt.ShellCommand(args))
+	turn, call, outcome := strconv.Itoa(slowTurn), fmt.Sprintf("%s-%d", held.tool, slowTurn), strconv.Quote(letter)
+	args := []string{"settle", held.name, turn, call, "--how", string(schema.SettledDecided), "--result", outcome}
+	s.say("person", "$ %s", schema.Command("waymark settle", schema.Flag("how", string(schema.SettledDecided))+schema.Flag("result", outcome), held.name, turn, call))
 	p, err := s.tree.start("settle", args...)
 	if err != nil {
 		return err

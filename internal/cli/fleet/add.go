@@ -192,10 +192,10 @@ func (c addCmd) change(config *kvstore.FleetConfig) {
 // command is this command without --offline. It repeats the flags: the files have not all of them, and the settings of a fleet that exists
 // change by flags alone.
 func (c addCmd) command() string {
-	words := []string{"waymark fleet add", schema.ShellWord(c.Name)}
+	command := "waymark fleet add " + c.Name
 	flag := func(name, value string, given bool) {
 		if given {
-			words = append(words, "--"+name, schema.ShellWord(value))
+			command += schema.Flag(name, value)
 		}
 	}
 	flag("dir", c.Dir, c.Dir != "")
@@ -209,7 +209,7 @@ func (c addCmd) command() string {
 	flag("operator", strings.Join(c.Operators, ","), len(c.Operators) > 0)
 	flag("duties", c.Duties, c.Duties != "")
 	flag("verify", strings.Join(c.Verify, ","), len(c.Verify) > 0)
-	return strings.Join(words, " ")
+	return command
 }
 
 // afterwards lists the steps after which the server knows the fleet.
@@ -262,11 +262,11 @@ func (c addCmd) print(a *base.App, done *Added) error {
 	}
 	next := []string{start + "waymark serve --fleet " + c.Name}
 	if done.Config != "" {
-		next = []string{fmt.Sprintf("%swaymark serve --fleet %s --context %s --synced", start, c.Name, schema.ShellWord(done.Contexts[access.Daemon]))}
+		next = []string{fmt.Sprintf("%swaymark serve --fleet %s%s --synced", start, c.Name, schema.Flag("context", done.Contexts[access.Daemon]))}
 	}
 	if done.KeyMissing != "" {
-		next = append([]string{fmt.Sprintf("add its key as a signing key: waymark --context %s --fleet %s fleet keys add %s",
-			schema.ShellWord(done.Contexts[access.Daemon]), c.Name, done.KeyMissing)}, next...)
+		next = append([]string{fmt.Sprintf("add its key as a signing key: waymark%s --fleet %s fleet keys add %s",
+			schema.Flag("context", done.Contexts[access.Daemon]), c.Name, done.KeyMissing)}, next...)
 	}
 	if !done.Provisioned {
 		next = c.afterwards(done)

@@ -71,7 +71,7 @@ func (c ArtifactsCmd) write(ctx context.Context, a *base.App, fleet *publisher.R
 		return failure.New(failure.NotFound, "", "the content of artifact %s is not stored: %s", f.ArtifactID, f.WhereText())
 	}
 	if output.IsTerminal(output.Below(a.Stdout)) {
-		return failure.New(failure.Usage, "write it to a file: "+a.Prompt.Command("artifacts "+c.Run_+" "+schema.ShellWord(c.Artifact))+" > FILE",
+		return failure.New(failure.Usage, "write it to a file: "+schema.Command(a.Prompt.Command("artifacts"), " > FILE", c.Run_, c.Artifact),
 			"the content of an artifact may change this terminal")
 	}
 	value, err := fleet.Field(ctx, f.Refs, "/content", f.Content)

@@ -78,8 +78,8 @@ func (c CheckpointCmd) mark(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, answer)
 	}
 	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, output.ByLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
-		"show it with", a.Prompt.Command("runs get "+c.Run_+" --at "+schema.ShellWord(point)),
-		"go back to it with", a.Prompt.Command("resume "+c.Run_+" --at "+schema.ShellWord(point)))
+		"show it with", a.Prompt.Command("runs get "+c.Run_+schema.Flag("at", point)),
+		"go back to it with", a.Prompt.Command("resume "+c.Run_+schema.Flag("at", point)))
 }
 
 // Run names a point. With new values it writes them first.
@@ -194,11 +194,11 @@ func (c CheckpointCmd) print(a *base.App, answer *checkpointed) error {
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
 	}
-	at := schema.ShellWord(answer.Point)
+	at := schema.Flag("at", answer.Point)
 	return output.Fields(a.Stdout, "checkpoint", answer.Point+" of run "+answer.Run, "set", strings.Join(answer.Set, ", "), "deleted", strings.Join(answer.Unset, ", "),
 		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &answer.Head, false, "continues it", "has the new state"),
-		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state --at "+at),
-		"go back to it with", a.Prompt.Command("resume "+answer.Run+" --at "+at))
+		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state"+at),
+		"go back to it with", a.Prompt.Command("resume "+answer.Run+at))
 }
 
 // mayMark refuses a used name, and one name too many, before it changes anything.

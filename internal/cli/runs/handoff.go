@@ -110,7 +110,7 @@ func (c handoffAnswerCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenH
 	}
 	names := make([]string, len(h.Handoffs))
 	for j := range h.Handoffs {
-		names[j] = schema.ShellWord(h.Handoffs[j].HandoffID)
+		names[j] = strings.TrimSpace(schema.Command("", "", h.Handoffs[j].HandoffID))
 	}
 	switch {
 	case i < 0 && c.Handoff != "" && c.Accept == "":

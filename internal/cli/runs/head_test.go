@@ -82,17 +82,16 @@ func TestList_Quarantined_OnlyThose(t *testing.T) {
 func TestSteps_Commands_Pasteable(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"call-1":       "call-1",
-		"a b":          "'a b'",
-		"it's":         `'it'\''s'`,
-		"$(rm -rf ~)":  "'$(rm -rf ~)'",
-		"":             "''",
-		"toolu_01:2/3": "toolu_01:2/3",
+		"call-1":       "show r call-1 --id call-1",
+		"a b":          "show r 'a b' --id 'a b'",
+		"it's":         `show r 'it'\''s' --id 'it'\''s'`,
+		"$(rm -rf ~)":  "show r '$(rm -rf ~)' --id '$(rm -rf ~)'",
+		"":             "show r '' --id ''",
+		"toolu_01:2/3": "show r toolu_01:2/3 --id toolu_01:2/3",
+		"--nats=evil":  "show --id='--nats=evil' -- r '--nats=evil'",
 	} {
-		require.Equal(t, want, schema.ShellWord(in))
+		require.Equal(t, want, schema.Command("show", schema.Flag("id", in), "r", in))
 	}
-	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
-		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
 	key := schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}
 	h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Epoch: 4, State: schema.CallInDoubt}}}
 	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --epoch 4 --how rerun", inbox.SettleCommands(prompt.Prompt{Flags: "--fleet blue "}, h, key)[1])

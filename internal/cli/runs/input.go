@@ -137,7 +137,7 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 func waitNames(h *schema.Head) string {
 	names := make([]string, len(h.Interrupts))
 	for i := range h.Interrupts {
-		names[i] = schema.ShellWord(h.Interrupts[i].InterruptID)
+		names[i] = strings.TrimSpace(schema.Command("", "", h.Interrupts[i].InterruptID))
 	}
 	return strings.Join(names, ", ")
 }

@@ -256,9 +256,9 @@ func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 // so that pasting it later answers no other question.
 func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt, answer string) string {
 	if w.Position.ID != "" {
-		answer = " --event " + schema.ShellWord(w.Position.ID) + answer
+		answer = schema.Flag("event", w.Position.ID) + answer
 	}
-	return schema.CommandAbout(p.Command("input"), run, w.InterruptID, answer)
+	return schema.Command(p.Command("input"), answer, run, w.InterruptID)
 }
 
 // SettleCommands are [schema.Head.SettleCommands] for this prompt.

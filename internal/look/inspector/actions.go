@@ -28,7 +28,7 @@ type actionsBody struct {
 }
 
 func (s *Inspector) actionsPage(ctx context.Context, r *http.Request) (*view, error) {
-	run := schema.ShellWord(r.PathValue("run"))
+	run := r.PathValue("run") // a name, if there is a head
 	v, reply, err := s.head(ctx, r, "actions", "help resume")
 	if err != nil {
 		return nil, err
@@ -76,7 +76,6 @@ func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error
 			body.InDoubt++
 		}
 	}
-	word := schema.ShellWord(run)
 	switch do {
 	case "rewind":
 		point, err := rewindPoint(r.URL.Query().Get("at"))
@@ -84,7 +83,7 @@ func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error
 			return nil, err
 		}
 		body.At = point.String()
-		body.Command = s.commandOf("resume " + word + " --at " + schema.ShellWord(body.At) + force)
+		body.Command = s.commandOf("resume " + run + schema.Flag("at", body.At) + force)
 		there, err := s.Fleet.GetAt(ctx, run, point)
 		if err != nil {
 			return nil, err
@@ -101,12 +100,12 @@ func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error
 		} else if !there {
 			return nil, failure.New(failure.Conflict, "an executor of its agent claims it once one is free", "run %s can be claimed already: there is nothing to release", run)
 		}
-		body.Command = s.commandOf("release " + word + force)
+		body.Command = s.commandOf("release " + run + force)
 	case "cancel":
 		if h.Status.Terminal() {
 			return nil, failure.New(failure.Conflict, "", "run %s has ended as %s", run, h.Status)
 		}
-		body.Command = s.commandOf("cancel " + word)
+		body.Command = s.commandOf("cancel " + run)
 	default:
 		return nil, failure.New(failure.NotFound, "see what can be done: "+runPath(run, "/act"), "there is no action %.40q", do)
 	}

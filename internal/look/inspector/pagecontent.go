@@ -61,7 +61,7 @@ func (s *Inspector) content(ctx context.Context, run, at string) (*schema.GetRep
 		return nil, err
 	}
 	if reply.Bytes > contentMost {
-		return nil, failure.New(failure.Refused, "read its events: waymark events "+schema.ShellWord(run)+" --all --no-follow", "run %s has %s, the pages show the content of runs up to %s", run, output.Bytes(reply.Bytes), output.Bytes(contentMost))
+		return nil, failure.New(failure.Refused, "read its events: "+schema.Command("waymark events", " --all --no-follow", run), "run %s has %s, the pages show the content of runs up to %s", run, output.Bytes(reply.Bytes), output.Bytes(contentMost))
 	}
 	if at == "" {
 		at = fmt.Sprintf("record:%d", reply.Head.Records) // what came since would not fit the head
@@ -97,11 +97,11 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
-	words := "runs get " + schema.ShellWord(run) + " --full"
+	flags := " --full"
 	if at != "" {
-		words += " --at " + schema.ShellWord(at)
+		flags += schema.Flag("at", at)
 	}
-	v, err := s.runView(ctx, reply, "conversation", words)
+	v, err := s.runView(ctx, reply, "conversation", schema.Command("runs get", flags, run))
 	if err != nil {
 		return nil, err
 	}
@@ -336,8 +336,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		body.Record = shown.At.Records
 	}
 	body.At = fmt.Sprintf("record:%d", body.Record)
-	word := schema.ShellWord(run)
-	v, err := s.runView(ctx, shown, "state", "runs get "+word+" --view state --at "+body.At)
+	v, err := s.runView(ctx, shown, "state", "runs get "+run+" --view state --at "+body.At)
 	if err != nil {
 		return nil, err
 	}
@@ -362,8 +361,8 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		body.Messages = list[max(len(list)-shownMessages, 0):]
 	}
 	body.Commands = []string{
-		s.commandOf("fork " + word + " --at " + body.At + " --hold"), s.commandOf("resume " + word + " --at " + body.At + " --dry-run"),
-		s.commandOf("diff " + word + "@" + body.At + " " + word),
+		s.commandOf("fork " + run + " --at " + body.At + " --hold"), s.commandOf("resume " + run + " --at " + body.At + " --dry-run"),
+		s.commandOf("diff " + run + "@" + body.At + " " + run),
 	}
 	v.Body = &body
 	return v, nil

@@ -85,7 +85,7 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 			return nil, failure.New(failure.Usage, "write key=value, such as team=blue", "%q is no label", body.Label)
 		}
 		request.Labels = map[string]string{key: value}
-		words += " --label " + schema.ShellWord(body.Label)
+		words += schema.Flag("label", body.Label)
 	}
 	body.Filtered = words != "runs ls"
 	var list schema.ListReply

@@ -28,7 +28,7 @@ type branch struct {
 
 func (s *Inspector) lineagePage(ctx context.Context, r *http.Request) (*view, error) {
 	run := r.PathValue("run")
-	v, _, err := s.head(ctx, r, "lineage", "tree "+schema.ShellWord(run))
+	v, _, err := s.head(ctx, r, "lineage", schema.Command("tree", "", run))
 	if err != nil {
 		return nil, err
 	}

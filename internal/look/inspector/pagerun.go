@@ -101,7 +101,7 @@ const (
 
 func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, error) {
 	q := r.URL.Query()
-	v, reply, err := s.head(ctx, r, "timeline", "runs show "+schema.ShellWord(r.PathValue("run")))
+	v, reply, err := s.head(ctx, r, "timeline", schema.Command("runs show", "", r.PathValue("run")))
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 		return err
 	}
 	if w.Incomplete {
-		body.Missing = "Events of this run are missing: waymark verify " + schema.ShellWord(head.Run) + " says which."
+		body.Missing = "Events of this run are missing: waymark verify " + head.Run + " says which."
 	}
 	for i, b := range w.Beats {
 		w.Beats[i] = b.Until(s.Now())
@@ -239,7 +239,7 @@ type recoveryBody struct {
 
 func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, error) {
 	run := r.PathValue("run")
-	v, _, err := s.head(ctx, r, "recovery", "plan "+schema.ShellWord(run))
+	v, _, err := s.head(ctx, r, "recovery", schema.Command("plan", "", run))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,10 @@ func (c Config) target(origin Origin, s Settings) (Target, error) {
 		if err != nil {
 			return Target{}, err
 		}
-		if t.URL == "" {
-			t.URL = inContext
+		if s.URL != "" && inContext != "" {
+			return Target{}, fmt.Errorf("%w: %s and the url of context %s name two servers, and the context's credentials are for its own: leave one out", ErrSettings, s.named("--nats", origin), t.Context)
 		}
+		t.URL = cmp.Or(t.URL, inContext)
 		if t.URL == "" {
 			return Target{}, fmt.Errorf("%w %s names no url", ErrUnknownContext, t.Context)
 		}

@@ -145,9 +145,12 @@ func TestSettings_Credentials_FollowServer(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, connects(t, target), natsconn.ErrRefused)
 
-	// An address wins over the context's, whose credentials are used.
-	w.save(t, "moved", map[string]string{"url": "nats://127.0.0.1:1", "user": user, "password": password})
-	target, err = w.resolve(t, natsconn.Settings{Context: "moved", URL: server.URL()}, "")
+	// A context's credentials go to no other server than its own.
+	_, err = w.resolve(t, natsconn.Settings{Context: "named", URL: "nats://127.0.0.1:1"}, "")
+	require.ErrorIs(t, err, natsconn.ErrSettings)
+	require.ErrorContains(t, err, "--nats and the url of context")
+	w.save(t, "nowhere", map[string]string{"user": user, "password": password})
+	target, err = w.resolve(t, natsconn.Settings{Context: "nowhere", URL: server.URL()}, "")
 	require.NoError(t, err)
 	require.NoError(t, connects(t, target))
 }
