@@ -86,11 +86,20 @@ func selectedContext(getenv func(string) string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// contextURL is the address in a context file, for messages.
+// contextURL is the address in a context file. A domain or prefix of JetStream's API would be ignored.
 func contextURL(path string) (string, error) {
-	var content ContextFile
+	var content struct {
+		URL    string `json:"url"`
+		Domain string `json:"jetstream_domain"`
+		Prefix string `json:"jetstream_api_prefix"`
+	}
 	if err := ReadState(path, &content); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
+	}
+	for name, value := range map[string]string{"jetstream_domain": content.Domain, "jetstream_api_prefix": content.Prefix} {
+		if value != "" {
+			return "", fmt.Errorf("%w: context %s has %s %q, which is not supported: name a server of that domain in a context without it", ErrSettings, path, name, value)
+		}
 	}
 	return content.URL, nil
 }

@@ -160,6 +160,8 @@ func TestSettings_Impossible_RefusedBeforeConnecting(t *testing.T) {
 	w := newWorld(t)
 	w.save(t, "empty", map[string]string{"description": "no address"})
 	require.NoError(t, os.WriteFile(filepath.Join(w.config, "nats", "context", "torn.json"), []byte(`{"url":`), 0o600))
+	w.save(t, "leaf", map[string]string{"url": "nats://h", "jetstream_domain": "hub"})
+	w.save(t, "mapped", map[string]string{"url": "nats://h", "jetstream_api_prefix": "$JS.hub.API"})
 	missing := filepath.Join(t.TempDir(), "missing")
 	tests := map[string]struct {
 		flags natsconn.Settings
@@ -167,7 +169,7 @@ func TestSettings_Impossible_RefusedBeforeConnecting(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"an unknown context lists those there are":  {flags: natsconn.Settings{Context: "nowhere"}, want: natsconn.ErrUnknownContext, text: "there are: empty, torn"},
+		"an unknown context lists those there are":  {flags: natsconn.Settings{Context: "nowhere"}, want: natsconn.ErrUnknownContext, text: "there are: empty, leaf, mapped, torn"},
 		"a context that leads out of its directory": {flags: natsconn.Settings{Context: ".."}, want: natsconn.ErrUnknownContext, text: `".."`},
 		"a context without an address":              {flags: natsconn.Settings{Context: "empty"}, want: natsconn.ErrUnknownContext, text: "names no url"},
 		"a context that does not parse":             {flags: natsconn.Settings{Context: "torn"}, want: natsconn.ErrUnknownContext, text: "does not parse"},
@@ -175,6 +177,8 @@ func TestSettings_Impossible_RefusedBeforeConnecting(t *testing.T) {
 		"a missing credentials file, by its variable": {
 			env: map[string]string{"NATS_URL": "nats://h", "NATS_CREDS": missing}, want: natsconn.ErrSettings, text: "NATS_CREDS",
 		},
+		"a domain of JetStream":          {flags: natsconn.Settings{Context: "leaf"}, want: natsconn.ErrSettings, text: `jetstream_domain "hub"`},
+		"a prefix of JetStream's API":    {flags: natsconn.Settings{Context: "mapped"}, want: natsconn.ErrSettings, text: `jetstream_api_prefix "$JS.hub.API"`},
 		"two kinds of credentials":       {flags: natsconn.Settings{URL: "nats://h", Token: "t", User: "u"}, want: natsconn.ErrSettings, text: "--token and --user"},
 		"a password without a user":      {flags: natsconn.Settings{URL: "nats://h", Password: "p"}, want: natsconn.ErrSettings, text: "--password is set without --user"},
 		"a certificate without its key":  {flags: natsconn.Settings{URL: "nats://h", Cert: missing}, want: natsconn.ErrSettings, text: "only work together"},
