@@ -138,7 +138,7 @@ func Adoptable(ctx context.Context, js jetstream.JetStream, settings schema.Flee
 		return err
 	}
 	p := provisioner{js: js, fleets: NewFleets(js)}
-	if err := p.checkServer(); err != nil {
+	if err := CheckServer(js.Conn()); err != nil {
 		return err
 	}
 	for _, want := range sharedStreams(settings.Replicas) {
@@ -164,7 +164,7 @@ func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSet
 		return err
 	}
 	p := provisioner{js: js, fleets: NewFleets(js)}
-	if err := p.checkServer(); err != nil {
+	if err := CheckServer(js.Conn()); err != nil {
 		return err
 	}
 	for _, r := range resources(&settings, &settings, true) {

@@ -40,6 +40,8 @@ var (
 	// Restore a backup into an empty server, or name the number of shards to make the settings again, and change the
 	// others back.
 	ErrSettingsMissing = errors.New("settings are missing")
+	// ErrServer is returned for a NATS server that Waymark cannot use; the message says what is needed.
+	ErrServer = errors.New("the nats server cannot be used")
 	// ErrHeld is returned if another process holds a lease; see [HeldError].
 	ErrHeld = errors.New("lease is held")
 	// ErrLeaseLost is returned by Renew and Release if another process took the lease over, or it was never held.

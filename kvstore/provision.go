@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/nats/jsapi"
@@ -56,7 +58,7 @@ func Change(ctx context.Context, js jetstream.JetStream, fleet string, change fu
 // provision provisions a fleet with the configuration from want, given the stored settings; zero for a new fleet.
 func provision(ctx context.Context, js jetstream.JetStream, fleet string, want func(*schema.FleetSettings) FleetConfig) (schema.FleetSettings, error) {
 	p := provisioner{js: js, fleets: NewFleets(js)}
-	if err := p.checkServer(); err != nil {
+	if err := CheckServer(js.Conn()); err != nil {
 		return schema.FleetSettings{}, err
 	}
 	for range provisionTries {
@@ -91,15 +93,36 @@ type resource struct {
 	shared bool
 }
 
-func (p *provisioner) checkServer() error {
-	if most := p.js.Conn().MaxPayload(); most < minPayload {
-		return &ConfigError{
-			Stream:      "(server)",
-			Differences: []Difference{{Flag: "max_payload", Want: "at least " + strconv.Itoa(minPayload), Have: strconv.FormatInt(most, 10)}},
-			Hint:        "set max_payload: 1MB in the server's configuration",
-		}
+// LeastServer is the first NATS server version that knows all flags of the streams. An older one drops them silently, or
+// makes some of the streams.
+const LeastServer = "2.15.2"
+
+// CheckServer returns [ErrServer] for a server that is too old, or that takes no message as large as a checkpoint.
+func CheckServer(nc *nats.Conn) error {
+	if have := nc.ConnectedServerVersion(); older(have, LeastServer) {
+		return fmt.Errorf("%w: nats-server %s is needed or newer, and %s is version %.40q", ErrServer, LeastServer, nc.ConnectedUrlRedacted(), have)
+	}
+	if most := nc.MaxPayload(); most < minPayload {
+		return fmt.Errorf("%w: its max_payload is %d, and %d is needed: set max_payload: 1MB in its configuration", ErrServer, most, minPayload)
 	}
 	return nil
+}
+
+// older compares versions such as 2.15.2; an unreadable one counts as older.
+func older(have, want string) bool {
+	numbers := func(s string) (n [3]int) {
+		s, _, _ = strings.Cut(s, "-")
+		for i, part := range strings.SplitN(s, ".", 3) {
+			v, err := strconv.Atoi(part)
+			if err != nil {
+				return [3]int{}
+			}
+			n[i] = v
+		}
+		return n
+	}
+	h, w := numbers(have), numbers(want)
+	return slices.Compare(h[:], w[:]) < 0
 }
 
 func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema.FleetSettings) FleetConfig) (schema.FleetSettings, error) {

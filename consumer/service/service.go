@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/base/keyring"
 	"github.com/waymarkio/waymark/internal/base/pause"
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -154,8 +155,10 @@ func (s *Service) Run(ctx context.Context) error {
 		s.reads.close()
 		return errors.Join(err, stop())
 	}
-	s.announceReady(ctx)
-	var lost error
+	lost := s.announceReady(ctx)
+	if lost != nil {
+		return errors.Join(lost, s.drain(heard, &workers, stop))
+	}
 	select {
 	case <-ctx.Done():
 	case <-down:
@@ -164,21 +167,25 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(lost, s.drain(heard, &workers, stop))
 }
 
-// announceReady waits until the server knows the subscriptions.
-func (s *Service) announceReady(ctx context.Context) {
+// announceReady waits until the server knows the subscriptions. It returns the refusal of one.
+func (s *Service) announceReady(ctx context.Context) error {
 	for ctx.Err() == nil && !s.nc.IsClosed() {
 		wait, cancel := context.WithTimeout(ctx, time.Second)
 		err := s.nc.FlushWithContext(wait)
 		cancel()
+		if refused, ok := access.RefusalIn(s.nc.LastError()); ok && err == nil && !refused.Publish {
+			return fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, refused) // the server answers in order
+		}
 		if err == nil {
 			s.log.Info().Str("version", s.cfg.Version).Msg("service answers")
 			close(s.ready)
-			return
+			return nil
 		}
 		if pause.For(ctx, flushRetry) != nil {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 // drain stops receiving requests and lets active ones finish.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,8 +23,6 @@ import (
 
 // Thresholds of the doctor.
 const (
-	// leastServer is the first server version that supports all used flags.
-	leastServer = "2.15.2"
 	// consumersMost is the default maximum number of consumers of a stream.
 	consumersMost = 1000
 	// fullWarn and fullFail are percentages of a limit.
@@ -115,12 +112,15 @@ func (c DoctorCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error 
 
 // Examine looks at everything that the credentials of a client may see. Nothing is changed.
 func Examine(ctx context.Context, a *base.App, cl *base.Client, monitor string) ([]Checkup, error) {
+	d := &doctor{cl: cl, p: a.Prompt}
+	if !d.server() {
+		return d.checks, nil // the rest would be its consequences
+	}
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d := &doctor{cl: cl, js: js, p: a.Prompt}
-	d.server()
+	d.js = js
 	d.credentials()
 	d.keys(ctx, &settings)
 	d.durability(ctx, monitor, &settings)
@@ -152,42 +152,14 @@ func printDiagnosis(a *base.App, d *diagnosis) error {
 	return nil
 }
 
-// server checks the version and the maximum message size.
-func (d *doctor) server() {
-	have := d.cl.NATS.ConnectedServerVersion()
-	if older(have, leastServer) {
-		d.add("server version", checkFailed, "run nats-server "+leastServer+" or newer", "it is %s", have)
-	} else {
-		d.add("server version", checkOK, "", "%s", have)
+// server checks the version and the maximum message size. It reports whether the server can have a fleet.
+func (d *doctor) server() bool {
+	if err := kvstore.CheckServer(d.cl.NATS); err != nil {
+		d.add("server", checkFailed, "run nats-server "+kvstore.LeastServer+" or newer with max_payload: 1MB", "%s", err)
+		return false
 	}
-	most := d.cl.NATS.MaxPayload()
-	if most < schema.MaxCheckpoint {
-		d.add("message size", checkFailed, "set max_payload: 1MB in the server's configuration", "max_payload is %s", output.Bytes(most))
-	} else {
-		d.add("message size", checkOK, "", "max_payload is %s", output.Bytes(most))
-	}
-}
-
-// older compares versions such as 2.15.2; an unreadable one counts as older.
-func older(have, want string) bool {
-	numbers := func(s string) (n [3]int) {
-		s, _, _ = strings.Cut(s, "-")
-		for i, part := range strings.SplitN(s, ".", 3) {
-			v, err := strconv.Atoi(part)
-			if err != nil {
-				return [3]int{}
-			}
-			n[i] = v
-		}
-		return n
-	}
-	h, w := numbers(have), numbers(want)
-	for i := range h {
-		if h[i] != w[i] {
-			return h[i] < w[i]
-		}
-	}
-	return false
+	d.add("server", checkOK, "", "version %s, max_payload is %s", d.cl.NATS.ConnectedServerVersion(), output.Bytes(d.cl.NATS.MaxPayload()))
+	return true
 }
 
 // credentials checks that the server does not accept clients without credentials.

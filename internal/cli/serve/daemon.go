@@ -53,8 +53,10 @@ type daemon struct {
 	// served is the file that says that the daemon has served the fleet in this account of this server; empty
 	// without a state directory.
 	served string
-	// refuse ends a start because the server does not permit what it needs; nil once it has started.
+	// refuse ends a start because the server does not permit what it needs; nil once it is ready.
 	refuse atomic.Pointer[context.CancelCauseFunc]
+	// unheard are the refused subscriptions of each connection since it was made, the latest of each.
+	unheard []*atomic.Pointer[access.Refusal]
 }
 
 // refused handles permission errors of the server.
@@ -69,7 +71,6 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	d := new(daemon)
 	defer func() { err = d.ranOut(err) }()
 	d.refuse.Store(&a.Refuse)
-	defer d.refuse.Store(nil)
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
@@ -77,6 +78,9 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	work := context.WithoutCancel(ctx)
 	serviceConn, err := d.connect(work, "service", registry, open, log)
 	if err != nil {
+		return nil, err
+	}
+	if err := kvstore.CheckServer(serviceConn); err != nil {
 		return nil, err
 	}
 	if d.served, err = d.servedFile(ctx, a, log); err != nil {
@@ -202,7 +206,7 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 // connect opens a connection for one role, so that a slow reader of one connection does not delay another.
 func (d *daemon) connect(ctx context.Context, role string, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*nats.Conn, error) {
 	log = log.With().Str("connection", role).Logger()
-	closed := make(chan struct{})
+	closed, unheard := make(chan struct{}), new(atomic.Pointer[access.Refusal])
 	opts := []nats.Option{
 		nats.Name("waymark " + role),
 		nats.MaxReconnects(-1),
@@ -210,6 +214,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		nats.ReconnectBufSize(-1),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			unheard.Store(nil) // the next connection subscribes again
 			if err != nil {
 				log.Warn().Err(err).Msg("connection lost")
 			}
@@ -219,6 +224,9 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 			event := log.Warn().Err(err)
 			if e, ok := access.RefusalIn(err); ok {
 				event = event.Str("hint", e.Hint())
+				if !e.Publish {
+					unheard.Store(e)
+				}
 				d.refused(e)
 			}
 			if sub != nil {
@@ -241,7 +249,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		return nil, err
 	}
 	registerConnection(registry, role, nc)
-	d.conns = append(d.conns, nc)
+	d.conns, d.unheard = append(d.conns, nc), append(d.unheard, unheard)
 	open.add("connection of the "+role, base.CloseTimeout, func(ctx context.Context) error {
 		nc.Close()
 		select {

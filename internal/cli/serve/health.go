@@ -103,7 +103,7 @@ func (d *daemon) takeLocks() {
 	d.waymark.Workers()
 }
 
-// readiness returns the reasons not to send requests here: a connection is down, the fleet's settings are
+// readiness returns the reasons not to send requests here: a connection is down, or may not hear, the fleet's settings are
 // missing, or a shard's log takes no writes.
 func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	list := d.liveness(ctx, now)
@@ -114,6 +114,11 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 		if !nc.IsConnected() {
 			list = append(list, trouble{"connection", fmt.Sprintf("%s to the nats server", strings.ToLower(nc.Status().String())), "check that the NATS servers run and can be reached from here; the daemon reconnects by itself"})
 			break
+		}
+	}
+	for _, unheard := range d.unheard {
+		if e := unheard.Load(); e != nil {
+			list = append(list, trouble{"subscription", e.What(), e.Hint() + "; then restart the daemon"})
 		}
 	}
 	if len(list) > 0 {

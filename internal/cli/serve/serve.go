@@ -230,6 +230,7 @@ func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServ
 			return nil
 		case <-d.waymark.Ready():
 		}
+		d.refuse.Store(nil)
 		line := d.ready(c, a)
 		if health != nil {
 			health.ready.Store(true)

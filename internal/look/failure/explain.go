@@ -86,6 +86,7 @@ var storageErrors = []sentinel{
 	{kvstore.ErrSettings, Usage, "see: waymark serve --help"},
 	{kvstore.ErrFull, Full, "use a smaller quota (waymark serve --quota SIZE), or free space on the disk"},
 	{kvstore.ErrUnavailable, Unavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have free space (restart a server whose disk was full), then try again"},
+	{kvstore.ErrServer, Unavailable, "update the server, or change its configuration, then start again"},
 	{kvstore.ErrHeld, Conflict, "another daemon does this work: wait for it, or stop it"},
 	{kvstore.ErrNotFound, NotFound, ""},
 	{kvstore.ErrConflict, Conflict, "try again"},
