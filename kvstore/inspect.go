@@ -7,8 +7,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/nats/jsapi"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -51,14 +49,6 @@ func (p *provisioner) inspect(ctx context.Context, r *resource) (*jetstream.Stre
 	if err != nil {
 		return nil, err
 	}
-	want := r.want
-	if r.shared {
-		want.Replicas = max(want.Replicas, info.Config.Replicas)
-	}
-	used := int64(info.State.Bytes) //nolint:gosec // a size on disk
-	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
-	if c := compare(&info.Config, nil, &want, lift); len(c.foreign) > 0 {
-		return info, configError(jsapi.Subject(p.js, ""), &info.Config, &want, c.foreign, !r.truth)
-	}
-	return info, nil
+	_, err = p.judge(r, info)
+	return info, err
 }

@@ -45,19 +45,6 @@ func TestClean_HostileText_CannotSteerTerminal(t *testing.T) {
 	}
 }
 
-func TestProgressBar_AnyWidth_ClearedAndFits(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	bar := newBar(&b, "importing", 100, true)
-	bar.Add(60)
-	bar.Add(60)
-	bar.Add(-500)
-	bar.Close()
-	require.Contains(t, b.String(), "importing")
-	new(Progress).Add(1)
-	new(Progress).Close()
-}
-
 func TestIndented_LongValue_CanBePasted(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word  ", 40)

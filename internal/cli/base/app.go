@@ -97,11 +97,3 @@ func (a *App) Say(w io.Writer, format string, args ...any) error {
 	_, err := fmt.Fprintln(w, output.Printable(fmt.Sprintf(format, args...)))
 	return err
 }
-
-// Progress shows a bar of so many units, bytes or things, on a terminal.
-func (a *App) Progress(what string, limit int64, bytes bool) *output.Progress {
-	if a.Quiet {
-		return new(output.Progress)
-	}
-	return output.NewProgress(a.Stderr, what, limit, bytes)
-}

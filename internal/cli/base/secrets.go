@@ -37,22 +37,6 @@ func (a *App) warnExposed(flag, path, and string) error {
 	return a.Say(a.Stderr, "every user of this machine can read the file of %s (mode %s), and %s: restrict it with: %s", flag, mode, and, schema.Command("chmod 600", "", path))
 }
 
-// Open decrypts the content of an event's data, as far as keys are available. A value that its key does not open stays
-// encrypted and is shown as such.
-func (a *App) Open(ctx context.Context) func(*schema.Event, schema.Data) {
-	if a.Secrets == nil {
-		return nil
-	}
-	return func(e *schema.Event, data schema.Data) { _ = a.Secrets.Open(ctx, e, data) }
-}
-
-// OpenVerdict decrypts the data of a folded event, like Open.
-func (a *App) OpenVerdict(ctx context.Context, v *schema.Verdict) {
-	if open := a.Open(ctx); open != nil && v.Data != nil {
-		open(v.Event, v.Data)
-	}
-}
-
 // Opened returns an event with its content decrypted as far as keys are available; without keys, the event itself.
 func (a *App) Opened(ctx context.Context, e *schema.Event) *schema.Event {
 	if a.Secrets == nil {
@@ -62,7 +46,7 @@ func (a *App) Opened(ctx context.Context, e *schema.Event) *schema.Event {
 	if err != nil || data == nil {
 		return e
 	}
-	a.Open(ctx)(e, data)
+	_ = a.Secrets.Open(ctx, e, data) // a value that its key does not open is shown as encrypted
 	body, err := schema.MarshalData(data)
 	if err != nil {
 		return e

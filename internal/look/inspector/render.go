@@ -24,7 +24,7 @@ var templates embed.FS
 // page is a kind of page.
 type page struct {
 	// path is a pattern of http.ServeMux; name is the template.
-	path, name, title, nav string
+	path, name string
 	// every is the shortest interval between two renderings of an open page; 0 for a static one.
 	every time.Duration
 	show  func(ctx context.Context, r *http.Request) (*view, error)
@@ -34,17 +34,17 @@ type page struct {
 func (s *Inspector) pages() []page {
 	const brisk, calm = 250 * time.Millisecond, time.Second
 	return []page{
-		{"/{$}", "fleet", "Fleet", "fleet", calm, s.fleetPage},
-		{"/needs-you", "needs", "Needs you", "needs", calm, s.needsPage},
-		{"/executors", "executors", "Executors", "executors", brisk, s.executorsPage},
-		{"/health", "health", "Health", "health", 2 * calm, s.healthPage},
-		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
-		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
-		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
-		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
-		{"/run/{run}/lineage", "lineage", "Lineage", "run", calm, s.lineagePage},
-		{"/run/{run}/act", "actions", "Actions", "run", calm, s.actionsPage},
-		{"/run/{run}/act/{do}", "sure", "Are you sure?", "run", 0, s.surePage},
+		{"/{$}", "fleet", calm, s.fleetPage},
+		{"/needs-you", "needs", calm, s.needsPage},
+		{"/executors", "executors", brisk, s.executorsPage},
+		{"/health", "health", 2 * calm, s.healthPage},
+		{"/run/{run}", "run", brisk, s.timelinePage},
+		{"/run/{run}/conversation", "conversation", brisk, s.conversationPage},
+		{"/run/{run}/state", "state", calm, s.statePage},
+		{"/run/{run}/recovery", "recovery", brisk, s.recoveryPage},
+		{"/run/{run}/lineage", "lineage", calm, s.lineagePage},
+		{"/run/{run}/act", "actions", calm, s.actionsPage},
+		{"/run/{run}/act/{do}", "sure", 0, s.surePage},
 	}
 }
 

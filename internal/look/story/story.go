@@ -17,7 +17,6 @@ import (
 // Kinds of the lines of a story, as JSON has them.
 const (
 	KindRun      = "run"
-	KindTurn     = "turn"
 	KindModel    = "model"
 	KindCall     = "call"
 	KindTakeover = "takeover"
