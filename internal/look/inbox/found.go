@@ -54,20 +54,11 @@ var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.St
 func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
 	var suspects []schema.RunSummary
 	seen := make(map[string]bool)
-	lists := []schema.ListRequest{request}
-	lists[0].Status = live
-	if ended {
-		held := request
-		held.Status, held.Held = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
-		lists = append(lists, held)
-	} else {
-		offered := request
-		offered.Status, offered.Offered = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
-		lists = append(lists, offered)
-	}
-	for _, ask := range lists {
+	request.Limit, request.Status = schema.MaxList, live
+	over := request
+	over.Status, over.Held, over.Offered = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, ended, !ended
+	for _, ask := range []schema.ListRequest{request, over} {
 		for {
-			ask.Limit = schema.MaxList
 			var page schema.ListReply
 			if err := cl.Ask(ctx, schema.VerbList, "", ask, &page); err != nil {
 				return found, err
@@ -80,10 +71,9 @@ func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func
 					suspects = append(suspects, *r)
 				}
 			}
-			if page.Next == "" {
+			if ask.After = page.Next; ask.After == "" {
 				break
 			}
-			ask.After = page.Next
 		}
 	}
 	details, failed := make([][]standstill.Reason, len(suspects)), make([]*schema.ServiceError, len(suspects))

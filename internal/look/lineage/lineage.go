@@ -102,7 +102,10 @@ func (t *gatherer) gather(ctx context.Context, run string, depth int) error {
 			return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", t.fleet, run)}
 		}
 		t.add(n, "")
-		at = n.above()
+		at = ""
+		if ties := n.ties(); len(ties) > 0 {
+			at = ties[0][0]
+		}
 	}
 	level := slices.Clone(t.found)
 	for range depth {
@@ -121,19 +124,6 @@ func (t *gatherer) gather(ctx context.Context, run string, depth int) error {
 func (t *gatherer) add(n *Node, from string) {
 	t.nodes[n.Run], t.from[n.Run] = n, from
 	t.found = append(t.found, n.Run)
-}
-
-// above returns the run that this one is shown below.
-func (n *Node) above() string {
-	switch {
-	case n.Handoff != nil:
-		return n.Handoff.Run
-	case n.ResumedFrom != "":
-		return n.ResumedFrom
-	case n.Parent != nil:
-		return n.Parent.Run
-	}
-	return ""
 }
 
 // ties returns the runs that the run names, the closest relation first.
@@ -242,30 +232,18 @@ func (t *gatherer) children(ctx context.Context, level []string) ([][2]string, e
 
 // related lists the runs that name this one, up to the limit of a tree.
 func (t *gatherer) related(ctx context.Context, run string) (list []string, err error) {
-	err = t.list(ctx, schema.ListRequest{Related: run}, func(r *schema.RunSummary) bool {
-		list = append(list, r.Run)
-		return len(list) <= t.limit
-	})
-	return list, err
-}
-
-// list calls yield for every run that the request asks for, until it returns false.
-func (t *gatherer) list(ctx context.Context, request schema.ListRequest, yield func(*schema.RunSummary) bool) error {
-	request.Limit = schema.MaxList
+	request := schema.ListRequest{Related: run, Limit: schema.MaxList}
 	for {
 		var page schema.ListReply
 		if err := t.client.Ask(ctx, schema.VerbList, "", request, &page); err != nil {
-			return err
+			return nil, err
 		}
 		for i := range page.Runs {
-			if !yield(&page.Runs[i]) {
-				return nil
-			}
+			list = append(list, page.Runs[i].Run)
 		}
-		if page.Next == "" {
-			return nil
+		if request.After = page.Next; request.After == "" || len(list) > t.limit {
+			return list, nil
 		}
-		request.After = page.Next
 	}
 }
 

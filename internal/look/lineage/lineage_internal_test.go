@@ -126,9 +126,9 @@ func TestTree_ManyRuns_Bounded(t *testing.T) {
 	}
 	cl := &base.Client{NATS: nc, Fleet: schema.DefaultFleet, Wait: time.Minute}
 	require.Eventually(t, func() bool {
-		runs := 0
-		err := (&gatherer{client: cl}).list(t.Context(), schema.ListRequest{}, func(*schema.RunSummary) bool { runs++; return true })
-		return err == nil && runs == started
+		var all schema.ListReply
+		err := cl.Ask(t.Context(), schema.VerbList, "", schema.ListRequest{Limit: schema.MaxList}, &all)
+		return err == nil && len(all.Runs) == started
 	}, time.Minute, 50*time.Millisecond, "a checkpoint of each run")
 
 	wide := &gatherer{client: cl, limit: limit, nodes: map[string]*Node{}}
