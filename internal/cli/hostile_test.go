@@ -54,7 +54,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"verify", "hostile"}},
 	{access.Operator, true, []string{"diff", "hostile", "r1"}},
 	{access.Operator, true, []string{"diff", "hostile", "r1", "--json"}},
-	{access.Operator, true, []string{"handoff", "ls", "hostile"}},
 	{access.Operator, true, []string{"fleet"}},
 	{access.Operator, true, []string{"fleet", "executors"}},
 	{access.Operator, true, []string{"doctor"}},
