@@ -59,8 +59,9 @@ func TestConnect_NoConnectionNamed_FindsTheServerAsTheCommandsDo(t *testing.T) {
 		"our variable before NATS_URL": func(t *testing.T) {
 			t.Helper()
 			t.Setenv("NATS_URL", "nats://unused.invalid")
-			t.Setenv("WAYMARK_NATS_CONTEXT", context)
 			t.Setenv("WAYMARK_NATS_URL", w.server.URL())
+			t.Setenv("WAYMARK_NATS_USER", credentials.User)
+			t.Setenv("WAYMARK_NATS_PASSWORD", credentials.Password)
 		},
 		"the selected context": func(t *testing.T) {
 			t.Helper()

@@ -181,9 +181,7 @@ func (s *Service) announceReady(ctx context.Context) error {
 			close(s.ready)
 			return nil
 		}
-		if pause.For(ctx, flushRetry) != nil {
-			return nil
-		}
+		_ = pause.For(ctx, flushRetry) // the loop ends with ctx
 	}
 	return nil
 }
