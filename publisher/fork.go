@@ -35,7 +35,8 @@ type ForkSpec struct {
 // marks and token usage stay with the base.
 //
 // It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run with missing events before the
-// point, [ErrConfig] for a run that already depends on schema.MaxBases others, [ErrConflict] for a base that has
+// point, [ErrConfig] for a run that already depends on schema.MaxBases others and for a head there above
+// schema.MaxBaseHead, [ErrConflict] for a base that has
 // schema.MaxForks forks, [ErrRunErased] if the base is removed meanwhile, and the errors of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err := checkRun(spec.ID); err != nil {
@@ -58,6 +59,9 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	base := schema.BaseOf(spec.At, reply.At.Records, &state.Head)
 	base.Time = reply.At.Time
+	if err := base.Fits(); err != nil {
+		return nil, fmt.Errorf("fork of run %s: %w: %w", spec.Base, ErrConfig, err)
+	}
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels,
 		ResumedFrom: spec.Base, base: base, baseState: state,

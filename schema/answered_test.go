@@ -183,18 +183,29 @@ func TestAnswered_IDsBeyondTheirCap_EndTheRoom(t *testing.T) {
 	require.Equal(t, schema.MaxCallBytes/(schema.MaxIdentifier+1), r.head.CallRoom(2, calls), "what was requested is abandoned by the next turn")
 }
 
-func TestAnswered_MaximalBase_FitsEvent(t *testing.T) {
-	r := newTestRun(t)
-	r.start()
-	var calls []schema.RequestedCall
-	for i := range schema.MaxOpenCalls {
-		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%076d", i), Name: strings.Repeat("n", 20)})
+func TestFork_LargestHeads_OnlyThoseThatFitAreBases(t *testing.T) {
+	t.Parallel()
+	for calls, fits := range map[int]bool{500: true, schema.MaxOpenCalls: false} {
+		r := newTestRun(t)
+		r.start()
+		var requested []schema.RequestedCall
+		for i := range calls {
+			requested = append(requested, schema.RequestedCall{ToolCallID: fmt.Sprintf("%076d", i), Name: strings.Repeat("n", 20)})
+		}
+		mustApply(t, r.write(answerOf(1, requested...), 1))
+		point := schema.Point{Kind: schema.PointRecord, Number: 2}
+		b := schema.BaseOf(point, 2, &r.head)
+		_, err := schema.RewindTo(point, &r.head, nil)
+		if fits {
+			require.NoError(t, err)
+			require.NoError(t, b.Fits())
+			require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: b}))
+			continue
+		}
+		for _, err := range []error{err, b.Fits(), schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: b})} {
+			require.ErrorContains(t, err, "take a point with fewer open calls")
+		}
 	}
-	mustApply(t, r.write(answerOf(1, calls...), 1))
-	b := schema.BaseOf(schema.Point{}, 2, &r.head)
-	data := mustJSON(t, &schema.RunStartedData{Agent: "a", Executor: "e", Base: b})
-	t.Logf("%d bytes", len(data))
-	require.LessOrEqual(t, len(data), 512<<10)
 }
 
 func TestAnswered_TurnEndedByNext_IsPoint(t *testing.T) {

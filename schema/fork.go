@@ -3,10 +3,16 @@ package schema
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/go-json-experiment/json"
 )
 
-// MaxBases bounds the depth of forks: a fork of a fork of a fork.
-const MaxBases = 64
+const (
+	// MaxBases bounds the depth of forks: a fork of a fork of a fork.
+	MaxBases = 64
+	// MaxBaseHead bounds the head of a base, in bytes of JSON: any executor can write one into a single event.
+	MaxBaseHead = 128 << 10
+)
 
 // BaseRef names the origin of a fork: another run of the fleet, up to one of its events. The fork never writes into
 // it, and later events of that run are no part of the fork.
@@ -47,7 +53,7 @@ func BaseOf(point Point, records int64, head *Head) *Base {
 }
 
 // problem returns the first error of a base that its fields alone do not show: a base must not bypass the caps of a
-// checkpoint.
+// checkpoint, and brings only a part of what fits into one.
 func (b *Base) problem() (path, problem string) {
 	h := &b.Head
 	switch {
@@ -59,10 +65,20 @@ func (b *Base) problem() (path, problem string) {
 		return "/head/digest", "is another one than the base's"
 	case h.Counts.Messages < h.TurnMessages:
 		return "/head/turn_messages", fmt.Sprintf("is %d, more than the run's %d messages", h.TurnMessages, h.Counts.Messages)
-	case h.callBytes(false, 0) > MaxCallBytes:
-		return "/head/open_calls", fmt.Sprintf("have %d bytes of ids and names, at most %d", h.callBytes(false, 0), MaxCallBytes)
+	}
+	if err := b.Fits(); err != nil {
+		return "/head", "is too large: " + err.Error()
 	}
 	return "", ""
+}
+
+// Fits reports whether the head is small enough for a base.
+func (b *Base) Fits() error {
+	text, err := json.Marshal(&b.Head)
+	if err == nil && len(text) > MaxBaseHead {
+		err = fmt.Errorf("the head there has %d bytes, a base at most %d: take a point with fewer open calls, questions and phases", len(text), MaxBaseHead)
+	}
+	return err
 }
 
 // fork turns the head of a run that has only its start into the base's head. State that concerns the other run alone

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -103,6 +104,16 @@ func TestFork_Base_ObeysRules(t *testing.T) {
 		"a call with a long name": func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
 		"a long decision":         func(b *schema.Base) { b.Head.OpenCalls[0].Decision = strings.Repeat("x", 4096) },
 		"a long phase":            func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
+		// An executor forged one into each of 150 starts of 411 KB: more than an answer of the server holds.
+		"a megabyte of calls and phases": func(b *schema.Base) {
+			for i := range 1000 {
+				c := schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: fmt.Sprintf("%04d%s", i, strings.Repeat(`"`, 44)), Occurrence: 1}, Name: strings.Repeat(`"`, 48), Replay: schema.ReplayHold}
+				b.Head.OpenCalls = append(b.Head.OpenCalls, c)
+			}
+			for range 200 {
+				b.Head.CompletedPhases = append(b.Head.CompletedPhases, strings.Repeat(`"`, 220))
+			}
+		},
 		"a long question": func(b *schema.Base) {
 			b.Head.Interrupts = []schema.OpenInterrupt{{InterruptID: "q", Message: strings.Repeat("x", 4096)}}
 		},

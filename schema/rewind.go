@@ -52,7 +52,7 @@ func RewindTo(point Point, head *Head, later []OpenSignal) (*Base, error) {
 	if len(b.Head.Superseded) >= MaxRewinds {
 		return nil, tooManyRanges(head.Records)
 	}
-	return b, nil
+	return b, b.Fits()
 }
 
 func tooManyRanges(record int64) error {

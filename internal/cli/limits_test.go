@@ -43,6 +43,7 @@ func limitRows() [][3]string {
 		{"requests with an id that a run takes; of them signals, answers, settlements", fmt.Sprintf("%d; %d", schema.MaxRequests, schema.MaxRequests-schema.ReservedRequests), "`run_full`: go on in a new run by a hand-off; answers and settlements are taken all the same"},
 		{"rewinds in front of a point", count(schema.MaxRewinds - 1), "`conflict`: take an earlier point, or fork the run"},
 		{"marks; forks; completed phases", fmt.Sprintf("%d; %d; %d", schema.MaxMarks, schema.MaxForks, schema.MaxCompletedPhases), "dead letter `too_many`"},
+		{"head of a run at the point of a fork or a rewind", size(schema.MaxBaseHead), "`ErrConfig`, `conflict`; dead letter `invalid_data`"},
 		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
 		{"latest events that are searched for duplicates", count(schema.WindowEvents), "an older sequence is `stale`"},
 		{"a checkpoint", size(schema.MaxCheckpoint), "follows from the above; an ordinary one is below 4 KiB"},
