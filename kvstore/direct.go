@@ -1,9 +1,7 @@
 package kvstore
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -17,31 +15,30 @@ import (
 )
 
 const (
-	// answerKeys is the number of keys whose last values the server returns in one answer.
+	// answerKeys is the number of messages that the server returns in one answer.
 	answerKeys = 1024
-	// manyKeys is the number of keys asked for in one request.
-	manyKeys = answerKeys / 2
+	// answerBytes bounds one answer. Values may have a megabyte each, and a server cuts off a client for which more than
+	// max_pending bytes wait, of all its answers.
+	answerBytes = 1 << 20
 	// historyBatch bounds one request for the history of a key.
 	historyBatch = MaxCheckpointsPerRun
 )
 
 // directEnd is the end of an answer with several messages.
 type directEnd struct {
-	// pending is how many more messages match but were left out because of the request's bounds.
+	// pending is how many more messages match but were left out because of the answer's bounds.
 	pending uint64
 	// upTo is the last sequence of the answering replica, if the answer has it.
 	upTo schema.Revision
 }
 
-// errTooMany says that more keys match than the server returns in one answer.
-var errTooMany = errors.New("too many keys for one answer")
-
-// direct asks any replica for several messages and calls yield for each. A truncated answer is an error, never a
-// short list.
+// direct asks any replica for several messages, and calls yield for each of the first answerBytes: at least one, if
+// there is one. A truncated answer is an error, never a short list.
 func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(entry)) (end directEnd, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	line, err := jsapi.Dial(b.js, b.stream, cmp.Or(req.Batch, answerKeys)+1)
+	req.MaxBytes = answerBytes
+	line, err := jsapi.Dial(b.js, b.stream, max(req.Batch, len(req.MultiLast))+1)
 	if err != nil {
 		return end, translate(err)
 	}
@@ -61,8 +58,6 @@ func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(en
 			return true, err
 		case jsapi.StatusNotFound:
 			return true, nil
-		case jsapi.StatusTooMany:
-			return true, errTooMany
 		default:
 			return true, fmt.Errorf("%w: stream %s answered %.80s", ErrUnavailable, b.stream, status)
 		}
@@ -73,41 +68,48 @@ func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(en
 	return end, nil
 }
 
-// all is direct for requests that need a complete answer.
-func (b *bucket) all(ctx context.Context, req jsapi.GetRequest, yield func(entry)) error {
-	end, err := b.direct(ctx, req, yield)
-	if err == nil && end.pending != 0 {
-		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, b.stream, end.pending)
+// some calls yield for the last messages of keys that fit into one answer, deletions included. left are the keys to ask
+// for again, none if the answer is complete. Not from a sequence on: a value that was replaced since would be in neither
+// answer.
+func (b *bucket) some(ctx context.Context, keys []string, yield func(entry)) (left []string, upTo schema.Revision, err error) {
+	subjects, seen := make([]string, len(keys)), make(map[string]bool)
+	for i, key := range keys {
+		subjects[i] = b.prefix + key
+	}
+	end, err := b.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
+		seen[e.key] = true
+		yield(e)
+	})
+	if end.pending > 0 {
+		left = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return seen[key] })
+	}
+	return left, end.upTo, err
+}
+
+// many calls yield for the last values of keys, without deletions, in any order.
+func (b *bucket) many(ctx context.Context, keys []string, yield func(entry)) (err error) {
+	for chunk := range slices.Chunk(keys, answerKeys) {
+		for left := chunk; len(left) > 0 && err == nil; {
+			left, _, err = b.some(ctx, left, func(e entry) {
+				if !e.deleted {
+					yield(e)
+				}
+			})
+		}
 	}
 	return err
 }
 
-// many reads the last values of keys, without deletions, by key.
-func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, error) {
-	found := make(map[string]entry, len(keys))
-	for chunk := range slices.Chunk(keys, manyKeys) {
-		subjects := make([]string, len(chunk))
-		for i, key := range chunk {
-			subjects[i] = b.prefix + key
-		}
-		err := b.all(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
-			if !e.deleted {
-				found[e.key] = e
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
-}
-
 // history reads the stored values of a key, oldest first, deletions included.
-func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
-	var entries []entry
-	err := b.all(ctx, jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
-		entries = append(entries, e)
-	})
+func (b *bucket) history(ctx context.Context, key string) (entries []entry, err error) {
+	next := jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}
+	for more := true; more && err == nil; {
+		var end directEnd
+		end, err = b.direct(ctx, next, func(e entry) {
+			entries, next.Seq = append(entries, e), uint64(e.rev)+1
+		})
+		more = end.pending > 0
+	}
 	return entries, err
 }
 

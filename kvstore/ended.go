@@ -17,9 +17,10 @@ import (
 
 // Bounds on the work of one call of [Checkpoints.Ended].
 const (
-	// endedRequests is the number of requests, and endedExamined that of entries read.
+	// endedRequests is the number of requests, and endedExamined that of bytes read, endedCost for an entry included.
 	endedRequests = 32
-	endedExamined = 4096
+	endedExamined = 4 << 20
+	endedCost     = 512
 	// endedBatch and endedMost are the least and the most entries that a request asks for.
 	endedBatch = 128
 	endedMost  = 1024
@@ -88,12 +89,12 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 		if err != nil {
 			return p, fmt.Errorf("list ended runs of %s: %w", c.bucket.name, err)
 		}
-		examined += len(found)
 		if end < p.Next {
-			width = endedWidth(end-start, len(found), batch)
+			width = endedWidth(end-start, len(found), min(batch, len(found)))
 			continue
 		}
 		for _, f := range slices.Backward(found) {
+			examined += len(f.value) + endedCost
 			if f.stored.Before(q.Since) {
 				p.Next = 0
 				return p, nil
@@ -120,7 +121,7 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 func endedWidth(width schema.Revision, found, batch int) schema.Revision {
 	want := batch * 3 / 4
 	//nolint:gosec // small
-	return max(min(width*schema.Revision(want)/schema.Revision(max(found, 1)), width*endedWiden), schema.Revision(want))
+	return max(min(width*schema.Revision(want)/schema.Revision(max(found, 1)), width*endedWiden), schema.Revision(want), 1)
 }
 
 // endedIn reads the entries with an agent and a status in a range of revisions, the oldest first. end is where the

@@ -183,8 +183,7 @@ func TestCheckpoints_Many_ReadAtOnce(t *testing.T) {
 		runs = append(runs, fmt.Sprintf("run-%05d", (i*7)%1200))
 	}
 	runs = append(runs, "unknown")
-	list, upTo, err := b.shard.Checkpoints.Of(t.Context(), runs)
-	require.NoError(t, err)
+	list, _, upTo := checkpointsOf(t, b.shard.Checkpoints, runs)
 	require.EqualValues(t, config(t, b.js, checkpointStream).FirstSeq+1200-1, upTo)
 	require.Len(t, list, 1201)
 	for i, s := range list[:1200] {

@@ -3,7 +3,6 @@ package kvstore
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -103,35 +102,40 @@ func (c *Checkpoints) LiveRuns(ctx context.Context) ([]string, error) {
 	return c.bucket.runs(ctx, schema.LiveKeyPrefix)
 }
 
-// Of reads the checkpoints of some runs, from any replica, in the given order: unreadable ones with their error, and
-// missing ones with [ErrNotFound]. upTo is at least the last revision of the answering replicas; 0 if they do not
-// report it.
+// ofBytes bounds the checkpoints of one call of [Checkpoints.Of], approximately.
+const ofBytes = 4 << 20
+
+// Of reads the checkpoints of the first of some runs, from any replica, in the given order: of one run, and of others
+// while they have a few megabytes together. Unreadable ones have their error, and missing ones [ErrNotFound]. upTo is at least the last
+// revision of the answering replicas; 0 if they do not report it.
 func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upTo schema.Revision, err error) {
 	found := make(map[string]entry, len(runs))
-	for chunk := range slices.Chunk(runs, manyKeys) {
+	n, size := min(len(runs), answerKeys-1), 0
+	for more := n > 0; more; {
 		// An empty answer does not show its age; the watermark is always there.
-		subjects := []string{c.bucket.prefix + schema.WatermarkKey}
-		for _, run := range chunk {
-			subjects = append(subjects, c.bucket.prefix+run)
-		}
-		end, err := c.bucket.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
-			if !e.deleted {
-				found[e.key] = e
+		ask := []string{schema.WatermarkKey}
+		for _, run := range runs[:n] {
+			if _, ok := found[run]; !ok {
+				ask = append(ask, run)
 			}
-		})
-		if err == nil && end.pending > 0 {
-			err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, c.bucket.stream, end.pending)
 		}
+		left, at, err := c.bucket.some(ctx, ask, func(e entry) {
+			found[e.key] = e
+			size += len(e.value)
+		})
 		if err != nil {
 			return nil, 0, fmt.Errorf("read checkpoints of %s: %w", c.bucket.name, err)
 		}
-		if upTo == 0 || end.upTo < upTo {
-			upTo = end.upTo
+		if upTo == 0 || at < upTo {
+			upTo = at
+		}
+		if more = len(left) > 0; more && size > ofBytes {
+			n = max(min(n/2, len(found)), 1)
 		}
 	}
-	list = make([]Stored, len(runs))
-	for i, run := range runs {
-		if e, ok := found[run]; ok {
+	list = make([]Stored, n)
+	for i, run := range runs[:n] {
+		if e, ok := found[run]; ok && !e.deleted {
 			list[i] = c.stored(run, e)
 		} else {
 			list[i] = Stored{Run: run, Err: fmt.Errorf("checkpoint of run %s: %w", run, ErrNotFound)}

@@ -61,11 +61,9 @@ func TestOf_DamagedOrMissingCheckpoint_CarriesItsError(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, runs, 1500, "keys of other clients are no runs")
 	require.IsIncreasing(t, runs)
-	list, upTo, err := cps.Of(t.Context(), runs)
-	require.NoError(t, err)
+	list, _, upTo := checkpointsOf(t, cps, runs)
 	require.NotZero(t, upTo)
-	for i, s := range list {
-		require.Equal(t, runs[i], s.Run)
+	for _, s := range list {
 		switch s.Run {
 		case "run-00001":
 			require.ErrorIs(t, s.Err, kvstore.ErrCorrupt)

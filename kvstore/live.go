@@ -124,24 +124,26 @@ func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error)
 	return liveEntry(run, e), nil
 }
 
-// Live returns every entry of the live index in the order of run ids, including unreadable ones. It may be stale.
-func (c *Checkpoints) Live(ctx context.Context) ([]LiveEntry, error) {
-	runs, err := c.LiveRuns(ctx)
-	if err != nil {
-		return nil, err
+// Live returns the entries of some runs, in their order, including unreadable ones; without runs, the whole live index.
+// It may be stale.
+func (c *Checkpoints) Live(ctx context.Context, runs ...string) (entries []LiveEntry, err error) {
+	if runs == nil {
+		if runs, err = c.LiveRuns(ctx); err != nil {
+			return nil, err
+		}
 	}
 	keys := make([]string, len(runs))
 	for i, run := range runs {
 		keys[i] = schema.LiveKeyPrefix + run
 	}
-	found, err := c.bucket.many(ctx, keys)
+	found := make(map[string]LiveEntry, len(runs))
+	err = c.bucket.many(ctx, keys, func(e entry) { found[e.key] = liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e) })
 	if err != nil {
 		return nil, fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
 	}
-	entries := make([]LiveEntry, 0, len(found))
-	for i, run := range runs {
-		if e, ok := found[keys[i]]; ok {
-			entries = append(entries, liveEntry(run, e))
+	for _, key := range keys {
+		if e, ok := found[key]; ok {
+			entries = append(entries, e)
 		}
 	}
 	return entries, nil

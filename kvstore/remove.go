@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -73,7 +72,7 @@ func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastP
 		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""),
 	}
 	lasts := make(map[string]LastPlace, len(runs))
-	found, err := events.many(ctx, runs)
+	err := events.many(ctx, runs, func(e entry) { lasts[e.key] = LastPlace{At: schema.StreamSequence(e.rev), Stored: e.stored} })
 	if err != nil {
 		// A message whose own headers are malformed comes without its place, so the leader is asked in another way.
 		for _, run := range runs {
@@ -86,10 +85,6 @@ func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastP
 			}
 			lasts[run] = LastPlace{At: schema.StreamSequence(e.rev), Stored: e.stored}
 		}
-		return lasts, nil
-	}
-	for run, e := range found {
-		lasts[run] = LastPlace{At: schema.StreamSequence(e.rev), Stored: e.stored}
 	}
 	return lasts, nil
 }
@@ -99,13 +94,12 @@ func (s *Shard) leftInBuckets(ctx context.Context, run string, keys []string, wi
 	if err != nil {
 		return err
 	}
-	there, err := s.Segments.bucket.many(ctx, segments)
-	if err != nil {
-		return err
-	}
-	for _, e := range there {
+	err = s.Segments.bucket.many(ctx, segments, func(e entry) {
 		p.Segments++
 		p.SegmentBytes += int64(len(e.value))
+	})
+	if err != nil {
+		return err
 	}
 	if err := s.leftOfCheckpoints(ctx, run, p); err != nil {
 		return err
@@ -114,9 +108,7 @@ func (s *Shard) leftInBuckets(ctx context.Context, run string, keys []string, wi
 	if err != nil {
 		return err
 	}
-	entries, err := s.Checkpoints.bucket.many(ctx, keys)
-	p.IndexKeys = int64(len(entries))
-	return err
+	return s.Checkpoints.bucket.many(ctx, keys, func(entry) { p.IndexKeys++ })
 }
 
 func (s *Shard) leftOfCheckpoints(ctx context.Context, run string, p *schema.ErasedParts) error {
@@ -184,11 +176,11 @@ func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, run string, ke
 func (s *Shard) removeIndex(ctx context.Context, run string, keys []string) error {
 	// The fold worker deletes the entry of the live index, because its watchers must be told.
 	keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == schema.LiveKeyPrefix+run })
-	there, err := s.Checkpoints.bucket.many(ctx, keys)
-	if err != nil {
+	var there []string
+	if err := s.Checkpoints.bucket.many(ctx, keys, func(e entry) { there = append(there, e.key) }); err != nil {
 		return err
 	}
-	return s.Checkpoints.dropIndex(ctx, slices.Collect(maps.Keys(there)))
+	return s.Checkpoints.dropIndex(ctx, there)
 }
 
 // removeEvents removes the events before the run's last message, if that removes it.

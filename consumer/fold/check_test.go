@@ -65,3 +65,33 @@ func TestWorker_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 	clock.Forward(eventlog.ShorterTrust)
 	require.Eventually(t, func() bool { return f.Stats().Regressions.Load() > 0 }, time.Minute, time.Millisecond, "no leader is cut off for so long")
 }
+
+// What executors have put into a shard must not take its worker: each term began with a comparison that failed.
+func TestWorker_LiveRunsCannotBeRead_TermGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	x := w.Writer("run-1")
+	x.Start()
+	var refused, passed atomic.Int64
+	var healed atomic.Bool
+	several := "$JS.API.DIRECT.GET.KV_" + w.Names.CheckpointBucket()
+	f := w.FoldThrough(fold.Config{Holder: "worker-1", ReconcileEvery: 5 * time.Millisecond}, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+		switch {
+		case subject != several:
+		case healed.Load():
+			passed.Add(1)
+		default:
+			refused.Add(1)
+			_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"500"}, "Description": {"told to fail"}}})
+			return
+		}
+		natstest.Forward(nc, m, subject)
+	})
+	require.Eventually(t, func() bool { return refused.Load() > 3 }, time.Minute, time.Millisecond)
+	x.TurnOf(100)
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.Last }, time.Minute, time.Millisecond)
+	require.Zero(t, f.Stats().Failures.Load(), "the term goes on")
+	healed.Store(true)
+	require.Eventually(t, func() bool { return passed.Load() > 1 }, time.Minute, time.Millisecond, "it is tried again")
+	require.Zero(t, f.Stats().Failures.Load())
+}

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
@@ -19,8 +18,8 @@ import (
 )
 
 const (
-	// liveCheckPage is the number of checkpoints in memory while the index is compared with them.
-	liveCheckPage = 512
+	// liveCheckTime is how long a period of the worker compares the index with the checkpoints: events wait.
+	liveCheckTime = time.Second
 	// liveReads bounds the concurrent reads of single entries.
 	liveReads = 16
 )
@@ -40,10 +39,11 @@ func (r *run) enter() {
 type liveIndex struct {
 	shard *kvstore.Shard
 	log   zerolog.Logger
-	// compared: the index was compared with the checkpoints.
+	// compared: the index was compared with the checkpoints, but for the runs left; nil before the first look.
 	compared bool
-	// suspects are runs whose entry must be compared with their checkpoint.
-	suspects suspects
+	left     []string
+	// suspects are the ids of runs whose entry must be compared with their checkpoint.
+	suspects sync.Map
 }
 
 // put puts the entries of runs that became live, or whose entry changed. It comes before their checkpoints, so that a
@@ -127,86 +127,70 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 	return nil
 }
 
-// suspects are runs whose live entry must be compared with their checkpoint, each once.
-type suspects struct {
-	mu   sync.Mutex
-	runs map[string]struct{}
-}
-
-func (s *suspects) add(run string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.runs == nil {
-		s.runs = make(map[string]struct{})
-	}
-	s.runs[run] = struct{}{}
-}
-
-func (s *suspects) take() map[string]struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	runs := s.runs
-	s.runs = nil
-	return runs
-}
-
 // mendLive repairs the entries that a crash left: once in a term, when the log is folded (a lost connection ends the
 // term), and those that the sweeper suspects. Only the folding goroutine may call it, or an entry put before its
-// checkpoint would look wrong.
+// checkpoint would look wrong. What it could not do is left to the next period.
 func (s *term) mendLive(ctx context.Context) error {
 	if s.mark.RebuildTo > 0 || !s.caughtUpWithLog() {
 		return nil
 	}
-	runs := s.live.suspects.take()
 	if !s.live.compared {
-		wrong, err := s.live.compare(ctx)
-		if err != nil {
+		if err := s.live.compare(ctx); err != nil {
 			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
 		}
-		s.live.compared = true
-		maps.Copy(wrong, runs)
-		runs = wrong
 	}
-	for run := range runs {
+	var failed error
+	s.live.suspects.Range(func(key, _ any) bool {
+		s.live.suspects.Delete(key)
+		run, _ := key.(string)
 		if err := s.mend(ctx, run); err != nil {
+			s.cache.drop(run) // the outcome of a put is unknown
+			s.live.suspect(run)
+			failed = fmt.Errorf("repair the live entry of run %s: %w", run, err)
+		}
+		return ctx.Err() == nil && !errors.Is(failed, errSuperseded) && !errors.Is(failed, kvstore.ErrUnavailable)
+	})
+	return failed
+}
+
+func (x *liveIndex) suspect(run string) { x.suspects.Store(run, nil) }
+
+// compare makes suspects of the runs whose entry differs from their checkpoint. It reads the live runs only. That is
+// enough, because entries are put before the first checkpoint, so none is missing.
+func (x *liveIndex) compare(ctx context.Context) (err error) {
+	cps := x.shard.Checkpoints
+	if x.left == nil {
+		if x.left, err = cps.LiveRuns(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// compare returns the runs whose entry differs from their checkpoint. It reads the live runs only. That is enough,
-// because entries are put before the first checkpoint, so none is missing.
-func (x *liveIndex) compare(ctx context.Context) (map[string]struct{}, error) {
-	cps := x.shard.Checkpoints
-	entries, err := cps.Live(ctx)
-	if err != nil {
-		return nil, err
-	}
-	wrong := make(map[string]struct{})
-	for page := range slices.Chunk(entries, liveCheckPage) {
-		runs := make([]string, len(page))
-		for i := range page {
-			runs[i] = page[i].Run
-		}
-		list, _, err := cps.Of(ctx, runs)
+	for began := time.Now(); len(x.left) > 0 && time.Since(began) < liveCheckTime; {
+		list, _, err := cps.Of(ctx, x.left)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		for i := range page {
-			e, c := &page[i], list[i].Checkpoint
-			if errors.Is(e.Err, schema.ErrFormat) {
-				continue
+		entries, err := cps.Live(ctx, x.left[:len(list)]...)
+		if err != nil {
+			return err
+		}
+		x.left = x.left[len(list):]
+		for i := range entries {
+			e := &entries[i]
+			for list[0].Run != e.Run {
+				list = list[1:] // its entry is gone
 			}
-			if e.Live != nil && c != nil && c.InLiveIndex() {
+			if c := list[0].Checkpoint; e.Live != nil && c != nil && c.InLiveIndex() {
 				if l := schema.LiveOf(&c.Head); e.Live.Same(&l) {
 					continue
 				}
 			}
-			wrong[e.Run] = struct{}{}
+			if !errors.Is(e.Err, schema.ErrFormat) {
+				x.suspect(e.Run)
+			}
 		}
 	}
-	return wrong, nil
+	x.compared = len(x.left) == 0
+	return nil
 }
 
 // mend repairs a run's entry, and a missing, unreadable or older checkpoint: a run with a dead executor has no next
@@ -254,6 +238,6 @@ func (s *term) restore(ctx context.Context, id string) (*run, error) {
 func (s *term) sweeper() *liveness.Sweeper {
 	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
 		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,
-		Ready: s.caughtUpWithLog, Suspect: s.live.suspects.add, Now: s.now, Log: s.log,
+		Ready: s.caughtUpWithLog, Suspect: s.live.suspect, Now: s.now, Log: s.log,
 	})
 }

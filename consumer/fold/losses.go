@@ -56,8 +56,7 @@ func (s *term) checkLosses(ctx context.Context) error {
 		}
 		x.left = runs
 	}
-	n := min(len(x.left), lossesPage)
-	page, _, err := s.shard.Checkpoints.Of(ctx, x.left[:n])
+	page, _, err := s.shard.Checkpoints.Of(ctx, x.left[:min(len(x.left), lossesPage)])
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (s *term) checkLosses(ctx context.Context) error {
 			return err
 		}
 	}
-	x.left = x.left[n:]
+	x.left = x.left[len(page):]
 	x.checking = len(x.left) > 0
 	return nil
 }

@@ -36,11 +36,15 @@ func (s *term) reconcile(ctx context.Context) error {
 	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
 		s.log.Warn().Err(err).Msg("stream limit stays above the quota")
 	}
-	if err := s.mendLive(ctx); err != nil {
-		return err
-	}
-	if err := s.checkLosses(ctx); err != nil {
-		return fmt.Errorf("compare live runs with the log: %w", err)
+	for _, job := range []func(context.Context) error{s.mendLive, s.checkLosses} {
+		switch err := job(ctx); {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, errSuperseded), errors.Is(err, errRegressed), errors.Is(err, schema.ErrFormat):
+			return err
+		default:
+			// The shard must not lose its worker to what executors have put into it.
+			s.log.Warn().Err(err).Msg("live runs not checked, trying again")
+		}
 	}
 	s.safeMark.note(s.mark.Position, s.now())
 	return nil

@@ -164,34 +164,37 @@ func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cl
 
 // storedRuns reads the facts about runs that a plan needs.
 func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []string) ([]retention.Run, map[string]schema.Position, error) {
-	list, _, err := src.Store.Checkpoints.Of(ctx, ids)
-	if err != nil {
-		return nil, nil, err
-	}
-	lasts, err := src.Store.LastStored(ctx, ids)
-	if err != nil {
-		return nil, nil, err
-	}
-	runs, at := make([]retention.Run, 0, len(list)), make(map[string]schema.Position, len(list))
-	for i := range list {
-		stored := &list[i]
-		if errors.Is(stored.Err, kvstore.ErrNotFound) || stored.Err == nil && stored.Checkpoint.Status == schema.StatusErased {
-			continue // the index may have extra names
-		}
-		if stored.Err != nil {
-			runs = append(runs, retention.Run{ID: stored.Run, Unreadable: true})
-			continue
-		}
-		c := stored.Checkpoint
-		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes)
-		if run.Forks, _, err = s.forksOf(ctx, &c.Head); err != nil {
+	runs, at := make([]retention.Run, 0, len(ids)), make(map[string]schema.Position, len(ids))
+	for len(ids) > 0 {
+		list, _, err := src.Store.Checkpoints.Of(ctx, ids)
+		if err != nil {
 			return nil, nil, err
 		}
-		// An executor's clock may be wrong: the time at which the server stored the run's last event is used.
-		last, ok := lasts[c.Run]
-		run.Last = last.Stored
-		run.Unreadable = run.Unreadable || !ok || last.At != c.Position.Stream
-		runs, at[c.Run] = append(runs, run), c.Position
+		lasts, err := src.Store.LastStored(ctx, ids[:len(list)])
+		if err != nil {
+			return nil, nil, err
+		}
+		ids = ids[len(list):]
+		for i := range list {
+			stored := &list[i]
+			if errors.Is(stored.Err, kvstore.ErrNotFound) || stored.Err == nil && stored.Checkpoint.Status == schema.StatusErased {
+				continue // the index may have extra names
+			}
+			if stored.Err != nil {
+				runs = append(runs, retention.Run{ID: stored.Run, Unreadable: true})
+				continue
+			}
+			c := stored.Checkpoint
+			run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes)
+			if run.Forks, _, err = s.forksOf(ctx, &c.Head); err != nil {
+				return nil, nil, err
+			}
+			// An executor's clock may be wrong: the time at which the server stored the run's last event is used.
+			last, ok := lasts[c.Run]
+			run.Last = last.Stored
+			run.Unreadable = run.Unreadable || !ok || last.At != c.Position.Stream
+			runs, at[c.Run] = append(runs, run), c.Position
+		}
 	}
 	return runs, at, nil
 }

@@ -379,7 +379,7 @@ func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
 		(l.since.IsZero() || !started.Before(l.since)) && (l.until.IsZero() || started.Before(l.until))
 }
 
-// checkpoints reads checkpoints of a shard, from a replica that is not behind the daemon.
+// checkpoints reads checkpoints of the first of some runs of a shard, from a replica that is not behind the daemon.
 func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) ([]kvstore.Stored, error) {
 	wait := staleWait
 	for range staleTries {
@@ -405,7 +405,8 @@ type runIn struct {
 	shard int
 }
 
-// stored reads the checkpoints of n runs.
+// stored reads the checkpoints of n runs: of the first one, and of others while they are few bytes. A page ends before
+// the first run that is not among them.
 func (l *listing) stored(ctx context.Context, n int, at func(int) runIn) (map[runIn]*kvstore.Stored, error) {
 	runs := make([][]string, len(l.shards))
 	for i := range n {
@@ -452,8 +453,11 @@ func (l *listing) readChildren(ctx context.Context) error {
 				return nil
 			}
 			c := children[i]
-			l.place.Child = c.run
 			stored := found[c]
+			if stored == nil {
+				return nil
+			}
+			l.place.Child = c.run
 			switch {
 			case errors.Is(stored.Err, kvstore.ErrNotFound): // named before its first checkpoint
 			case stored.Err != nil:

@@ -546,3 +546,35 @@ func TestIndex_Lost_IsFilledAgain(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, want, w.list(schema.ListRequest{}))
 }
+
+// Pages end where their checkpoints are large together, and have each run once all the same.
+func TestList_LargeCheckpoints_ShorterPages(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards, f.QuotaBytes = 2, kvstore.MinQuotaBytes })
+	var live, ended []string
+	for i := range 40 {
+		h := schema.Head{
+			Fleet: "default", Run: fmt.Sprintf("run-%02d", i), Agent: "a", Epoch: 1, Status: schema.StatusRunning, Position: schema.Position{Stream: schema.StreamSequence(i + 1), ID: "x"},
+			Parent: &schema.Parent{Run: "parent"}, StartedAt: schema.FormatTime(time.Unix(int64(i), 0)), CompletedPhases: []string{strings.Repeat("x", 400_000)},
+		}
+		if i%2 == 0 {
+			h.Status, ended = schema.StatusCompleted, append(ended, h.Run)
+		} else {
+			live = append(live, h.Run)
+		}
+		w.storeRun(2, h)
+	}
+	w.folded(100)
+	for _, req := range []schema.ListRequest{{}, {Parent: "parent"}, {Status: []schema.Status{schema.StatusRunning}}, {Status: []schema.Status{schema.StatusCompleted}}} {
+		want := slices.Concat(live, ended)
+		switch {
+		case len(req.Status) == 0:
+		case req.Status[0] == schema.StatusRunning:
+			want = live
+		default:
+			want = ended
+		}
+		require.ElementsMatch(t, want, w.list(req))
+	}
+	require.Less(t, len(w.page(schema.ListRequest{Parent: "parent"}).Runs), 30, "some megabytes of each shard")
+}

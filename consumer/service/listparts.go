@@ -89,8 +89,12 @@ func (l *listing) readLive(ctx context.Context) error {
 		return err
 	}
 	for _, c := range newest.list {
+		s := stored[runIn{c.run, c.shard}]
+		if s == nil {
+			return nil
+		}
 		l.place.Started, l.place.Run = c.started, c.run
-		switch s := stored[runIn{c.run, c.shard}]; {
+		switch {
 		case errors.Is(s.Err, kvstore.ErrNotFound):
 			// The index named it before its first checkpoint, or it was removed.
 		case s.Err != nil && c.both && l.wantsEnded():
@@ -188,16 +192,21 @@ func (l *listing) readEnded(ctx context.Context) error {
 			return err
 		}
 	}
+	began := slices.Clone(l.place.Shards)
 	merged := l.merge(pages, limit)
 	stored, err := l.stored(ctx, len(merged), func(k int) runIn { return runIn{merged[k].Run, merged[k].shard} })
 	if err != nil {
 		return err
 	}
 	for k := range merged {
-		l.settle(&merged[k], stored[runIn{merged[k].Run, merged[k].shard}])
-	}
-	for k := range merged {
-		if e := &merged[k]; e.Run != "" {
+		e := &merged[k]
+		s := stored[runIn{e.Run, e.shard}]
+		if s == nil {
+			l.place.Shards = began
+			break
+		}
+		began[e.shard].Before = e.Revision
+		if l.settle(e, s); e.Run != "" {
 			l.lines = append(l.lines, listLine{RunSummary: e.RunSummary, shard: e.shard, revision: e.Revision})
 		}
 	}

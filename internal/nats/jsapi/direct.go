@@ -31,7 +31,6 @@ const (
 const (
 	StatusEnd          = "204"
 	StatusNotFound     = "404"
-	StatusTooMany      = "413"
 	StatusNoResponders = "503"
 )
 
@@ -62,7 +61,7 @@ func Status(m *nats.Msg) string {
 	switch status {
 	case "":
 		return "none"
-	case StatusEnd, StatusNotFound, StatusTooMany, StatusNoResponders:
+	case StatusEnd, StatusNotFound, StatusNoResponders:
 		return status
 	default:
 		return strings.TrimSpace(status + " " + Last(m.Header, "Description"))
