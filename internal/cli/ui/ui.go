@@ -114,11 +114,11 @@ func (e *entrance) close() error {
 	if e.file == nil {
 		return nil
 	}
-	err := os.Remove(e.file.Name())
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // a machine cleans its temporary files
+	closed := e.file.Close() // Windows removes no open file
+	if err := os.Remove(e.file.Name()); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(closed, err)
 	}
-	return errors.Join(e.file.Close(), err)
+	return closed // the machine has cleaned its temporary files
 }
 
 // Run serves the pages until ctx ends.
