@@ -20,8 +20,6 @@ const (
 	// answerBytes bounds one answer. Values may have a megabyte each, and a server cuts off a client for which more than
 	// max_pending bytes wait, of all its answers.
 	answerBytes = 1 << 20
-	// historyBatch bounds one request for the history of a key.
-	historyBatch = MaxCheckpointsPerRun
 )
 
 // directEnd is the end of an answer with several messages.
@@ -102,7 +100,7 @@ func (b *bucket) many(ctx context.Context, keys []string, yield func(entry)) (er
 
 // history reads the stored values of a key, oldest first, deletions included.
 func (b *bucket) history(ctx context.Context, key string) (entries []entry, err error) {
-	next := jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}
+	next := jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: MaxCheckpointsPerRun}
 	for more := true; more && err == nil; {
 		var end directEnd
 		end, err = b.direct(ctx, next, func(e entry) {
