@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -57,6 +60,24 @@ func TestClusterConfigurations_Pings_FindASilentRouteSoon(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, `(?m)^ *ping_interval: "`+natsd.DefaultPing.String()+`"$`, string(text), name)
 		require.Regexp(t, `(?m)^ *ping_max: 2$`, string(text), name)
+	}
+}
+
+// Each of ten fleets may use all that it may have, and another client still connects.
+func TestClusterConfigurations_Limits_HoldTenFleets(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nats/three-nodes/nats.conf", "kubernetes/cluster/nats-values.yaml"} {
+		text, err := os.ReadFile(filepath.FromSlash(name))
+		require.NoError(t, err)
+		limit := func(of string) int {
+			found := regexp.MustCompile(`(?m)^ *` + of + `: (\d+)$`).FindStringSubmatch(string(text))
+			require.Len(t, found, 2, "%s of %s", of, name)
+			n, err := strconv.Atoi(found[1])
+			require.NoError(t, err)
+			return n
+		}
+		require.GreaterOrEqual(t, limit("max_connections"), 10*len(access.Roles())*access.DefaultConnections, name)
+		require.GreaterOrEqual(t, limit("max_subscriptions"), access.ClientSubscriptions, name)
 	}
 }
 

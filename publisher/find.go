@@ -38,6 +38,8 @@ func connectError(err error, target natsconn.Target) error {
 		kind = ErrConfig // the text has the next step
 	case errors.Is(err, natsconn.ErrSettings):
 		kind, next = ErrConfig, "; correct it, or unset it"
+	case errors.Is(err, natsconn.ErrCrowded):
+		next = "; end programs of this role, or allow more: waymark fleet add FLEET --connections N, and reload the servers"
 	case errors.Is(err, natsconn.ErrRefused):
 		kind, next = ErrNotPermitted, "; put credentials that this server knows into "+source(target)
 	case errors.Is(err, natsconn.ErrUnreachable):

@@ -54,6 +54,10 @@ func Changes(verb string) bool {
 	return true
 }
 
+// Streamed reports whether an answer to a verb may have several replies, with numbers and kinds. Every other answer is
+// one reply without them.
+func Streamed(verb string) bool { return verb == VerbGet || verb == VerbRecover }
+
 // Views of a run in the answers of recover and get.
 const (
 	// ViewState answers with the head and the content, [State.View]. It is the default.
@@ -95,8 +99,8 @@ const (
 	HeaderErrorCode = "Nats-Service-Error-Code"
 )
 
-// Kinds of replies. One of them is the answer, which is JSON. Replies with content come before it, in content order; an
-// empty reply ends them all. No reply is acknowledged: a client that wants more content than a page asks for the next
+// Kinds of the replies to a [Streamed] verb. One of them is the answer, which is JSON. Replies with content come before
+// it, in content order; an empty reply ends them all. No reply is acknowledged: a client that wants more content than a page asks for the next
 // page. Content is known to be complete only once the last page's answer has come, every answer says that it is
 // complete, and the last one's head has the digest of the folded content.
 const (

@@ -62,7 +62,10 @@ func (s *Service) endpoints() []*endpoint {
 
 // metadata describes the endpoint to tools that discover it.
 func (e *endpoint) metadata(fleet string) map[string]string {
-	m := map[string]string{"fleet": fleet, "format": schema.ContentTypeJSON, "response": e.answer, "replies": "many"}
+	m := map[string]string{"fleet": fleet, "format": schema.ContentTypeJSON, "response": e.answer, "replies": "one"}
+	if schema.Streamed(e.verb) {
+		m["replies"] = "many"
+	}
 	if e.request != "" {
 		m["request"] = e.request
 	}
@@ -126,7 +129,11 @@ func asking[Request, Reply any](answer func(context.Context, *task, *Request) (*
 		if err != nil {
 			return err
 		}
-		return t.whole(reply)
+		body, err := t.encode(reply)
+		if err != nil {
+			return err
+		}
+		return t.svc.nc.Publish(t.reply, body)
 	}
 }
 
@@ -171,14 +178,20 @@ func (t *task) send(kind string, body []byte) error {
 	return t.svc.nc.PublishMsg(msg)
 }
 
-// answer sends the answer, as JSON.
-func (t *task) answer(answer any) error {
+// encode writes an answer that one message can carry.
+func (t *task) encode(answer any) ([]byte, error) {
 	body, err := encode(answer)
+	if limit := t.replyLimit(0); err == nil && int64(len(body)) > limit {
+		err = errReplyTooLarge(int64(len(body)), limit)
+	}
+	return body, err
+}
+
+// answer sends the answer among other replies, as JSON.
+func (t *task) answer(answer any) error {
+	body, err := t.encode(answer)
 	if err != nil {
 		return err
-	}
-	if limit := t.replyLimit(0); int64(len(body)) > limit {
-		return errReplyTooLarge(int64(len(body)), limit)
 	}
 	return t.send(schema.KindAnswer, body)
 }
@@ -199,7 +212,7 @@ func (t *task) replyLimit(asked int64) int64 {
 	return limit
 }
 
-// whole sends an answer of one reply.
+// whole sends an answer without further content to a verb that may have some.
 func (t *task) whole(answer any) error {
 	if err := t.answer(answer); err != nil {
 		return err

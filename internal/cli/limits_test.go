@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/service"
 	answers "github.com/waymarkio/waymark/internal/base/answerschema"
 	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -76,6 +77,8 @@ func limitRows() [][3]string {
 		{"a `response_schema`; depth of its check", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
 		{"steps of the check of an answer against its schema", count(answers.MaxWork), "the same"},
 		{"Server", "", ""},
+		{"connections of each role of a fleet", count(access.DefaultConnections), "`fleet add --connections`; the next one is refused, and told why"},
+		{"subscriptions of a client's connection, in the accounts of `fleet add`", count(access.ClientSubscriptions), "the next one is refused"},
 		{"largest message of the embedded server", size(natsd.DefaultMaxPayload), ""},
 		{"a stop of the embedded server", span(natsd.DefaultStopTimeout), "then it is ended"},
 	}

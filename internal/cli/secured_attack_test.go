@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -89,9 +90,10 @@ func mapped(subject string) string {
 	return subject
 }
 
-// mappedOwn is a subject of the client's own fleet as the server logs it: its account has nothing behind the barrier's.
+// mappedOwn is a subject of the client's own fleet as the server logs it: its account has nothing behind the barrier's,
+// nor behind those on which the daemon speaks.
 func mappedOwn(subject string) string {
-	if strings.HasSuffix(subject, "."+schema.BarrierRun) {
+	if regexp.MustCompile(`^waymark\.(observed|notices|settings|checkpoints)\.|\.` + schema.BarrierRun + `$`).MatchString(subject) {
 		return "waymark.refused." + strings.TrimPrefix(subject, "waymark.")
 	}
 	return mapped(subject)

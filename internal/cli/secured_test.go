@@ -50,6 +50,8 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	observer := s.connect(t, fleet, access.Observer)
 	turns, err := observer.SubscribeSync("waymark.observed." + fleet + ".turn.finalized.*")
 	require.NoError(t, err)
+	all, err := observer.SubscribeSync("waymark.observed." + fleet + ".>")
+	require.NoError(t, err)
 	require.NoError(t, observer.Flush())
 
 	// An executor publishes: single events, a batch, a field that goes to the object store; and leaves.
@@ -122,6 +124,8 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	over, err := turns.NextMsgWithContext(ctx)
 	require.NoError(t, err)
 	require.Contains(t, string(over.Data), `"run":"r1"`)
+	_, err = all.NextMsgWithContext(ctx)
+	require.NoError(t, err)
 	bucket, err := reader.KeyValue(ctx, schema.NamesOf(fleet, 0).CheckpointBucket())
 	require.NoError(t, err)
 	entry, err := bucket.Get(ctx, "r1")

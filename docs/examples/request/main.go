@@ -61,11 +61,12 @@ func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
 			return nil, nats.ErrNoResponders
 		case m.Header.Get("Nats-Service-Error-Code") != "":
 			return nil, errors.New(string(m.Data)) // {"code":…,"message":…,"hint":…}
-		case m.Header.Get("Waymark-Kind") == "end":
+		}
+		text = append(text, m.Data...) // the answer, or the next part of it
+		if kind := m.Header.Get("Waymark-Kind"); kind == "" || kind == "end" {
 			answer := new(Reply)
 			return answer, json.Unmarshal(text, answer)
 		}
-		text = append(text, m.Data...) // the answer, or the next part of it
 	}
 }
 

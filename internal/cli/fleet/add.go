@@ -31,7 +31,7 @@ type addCmd struct {
 	Shards      base.Positive  `placeholder:"N" help:"Shards, also in the permissions (default: 1)."`
 	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
-	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections of each role but the daemon's (default: no limit)."`
+	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections of each role (default: 250)."`
 	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with keys of their own."`
 	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; joint: they have executors' permissions, too (default: joint)."`
 	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`

@@ -199,6 +199,7 @@ const (
 	hintServe       = "start one with: waymark serve"
 	hintStateDir    = "set another directory with --state-dir or WAYMARK_STATE_DIR"
 	hintCredentials = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: omit its address"
+	hintCrowded     = "end programs of this role, or allow more: waymark fleet add FLEET --connections N, and reload the servers; the connections of a server that died count for up to four minutes"
 	hintFleetFull   = "raise the quota: start the daemon with waymark serve --quota SIZE"
 )
 
@@ -245,6 +246,8 @@ func explainConnection(err error) *Error {
 		return &Error{Code: Usage, Hint: "see: waymark --help, section Which server"}
 	case errors.Is(err, natsconn.ErrNoServer):
 		return &Error{Code: Unavailable, Hint: hintServe, Own: true}
+	case errors.Is(err, natsconn.ErrCrowded):
+		return &Error{Code: Unavailable, Hint: hintCrowded}
 	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
 		return &Error{Code: Refused, Hint: hintCredentials}
 	case errors.Is(err, nats.ErrConnectionClosed):

@@ -98,14 +98,18 @@ func grants(fleet string, shards int) []grant {
 	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {
 		// Subjects of the whole fleet end with its name, those of a run with the run.
 		for _, run := range []string{"", "*"} {
-			list = append(list, grant{subject: schema.ServiceSubject(verb, fleet, run), kind: streaming, verb: true, roles: verbRoles(verb)})
+			g := grant{subject: schema.ServiceSubject(verb, fleet, run), verb: true, roles: verbRoles(verb)}
+			if schema.Streamed(verb) {
+				g.kind = streaming
+			}
+			list = append(list, g)
 		}
 	}
 	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
 
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
 	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
-	add(stream, schema.ObservedSubject(fleet, "*.*", "*"), Observer, Operator)
+	add(stream, "waymark.observed."+fleet+".>", Observer, Operator)
 	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, including future ones
 
 	api(service, "STREAM.MSG.GET.KV_"+schema.FleetBucket, Observer, Executor, Operator)
@@ -193,14 +197,24 @@ func (a Account) Rights(role Role) Rights {
 	return r
 }
 
-// mappings are those of a client's account. JetStream's requests are mapped to the imported subjects. The barrier's
-// subject, which the import of all runs covers, is mapped to nothing: a forged barrier could make a stale answer look
-// complete.
-func mappings(fleet string, shards int) [][2]string {
+// mappings are those of a client account. JetStream's requests are mapped to the imported subjects. What only the
+// daemon may say there is mapped to nothing: the imported streams, on which an answer could speak to the account's
+// other users, and the barrier's subject, which the import of all runs covers.
+func (a Account) mappings() [][2]string {
 	list := [][2]string{{serverAPI + ">", APIPrefix + ">"}}
-	for i := range shards {
-		barrier := schema.NamesOf(fleet, i).EventSubject(schema.BarrierRun)
-		list = append(list, [2]string{barrier, refusedPrefix + strings.TrimPrefix(barrier, "waymark.")})
+	refuse := func(subject string) {
+		if before, _, wild := strings.Cut(subject, "*"); wild {
+			subject = before + ">" // the longest pattern that a mapping can carry over
+		}
+		list = append(list, [2]string{subject, refusedPrefix + strings.TrimPrefix(subject, "waymark.")})
+	}
+	for _, g := range a.grants() {
+		if g.kind == stream {
+			refuse(g.subject)
+		}
+	}
+	for i := range a.Shards {
+		refuse(schema.NamesOf(a.Fleet, i).EventSubject(schema.BarrierRun))
 	}
 	return list
 }

@@ -56,6 +56,13 @@ func TestServerConfig_Generated_Loads(t *testing.T) {
 	opts, err := server.ProcessConfigFile(file)
 	require.NoError(t, err)
 	require.Len(t, opts.Nkeys, 4)
+	require.Equal(t, len(access.Roles()), strings.Count(text, "max_connections: 1000"), "of each account")
+	none := example()
+	none.Connections = 0
+	text, err = none.Config()
+	require.NoError(t, err)
+	require.Equal(t, len(access.Roles()), strings.Count(text, "max_connections: 250"))
+	require.Equal(t, len(access.ClientRoles()), strings.Count(text, "max_subscriptions: 1000"))
 	for _, user := range opts.Nkeys {
 		for _, role := range access.Roles() {
 			require.Equal(t, user.Account.Name == access.AccountOf(role, "example"), user.Nkey == example().Keys[role][0], "each role has its account")

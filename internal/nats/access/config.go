@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ type Account struct {
 	Shards int
 	// Storage is how many bytes of disk the fleet may use on all servers together, copies counted. 0 is no limit.
 	Storage int64
-	// Connections is how many connections each role's clients may have together. 0 is no limit.
+	// Connections is how many connections each role may have on all servers together. 0 is [DefaultConnections].
 	Connections int64
 	// Keys are the users' public NKeys, by role. A role without a key has no user.
 	Keys map[Role][]string
@@ -34,8 +35,14 @@ const (
 	followMemory = 64 << 20
 	// accountConsumers bounds the consumers of an account: each replica of the daemon has a handful for each shard.
 	accountConsumers = 64
-	// streamingThreshold is how long an answer of several messages may pause.
-	streamingThreshold = "10m"
+	// streamingThreshold is how long an answer of several messages may pause. The server keeps each such request until
+	// then, also if its answer was one message.
+	streamingThreshold = "1m"
+	// DefaultConnections is how many connections each account may have unless [Account.Connections] says otherwise.
+	// The shipped servers have room for those of ten fleets.
+	DefaultConnections = 250
+	// ClientSubscriptions is how many subscriptions a client's connection may have.
+	ClientSubscriptions = 1000
 )
 
 // Validate names the field that is out of range.
@@ -47,7 +54,7 @@ func (a Account) Validate() error {
 		return fmt.Errorf("fleet %s has %d shards, at least 1 is needed", a.Fleet, a.Shards)
 	}
 	if a.Storage < 0 || a.Connections < 0 {
-		return fmt.Errorf("limits of fleet %s are %d bytes and %d connections, use 0 for none", a.Fleet, a.Storage, a.Connections)
+		return fmt.Errorf("limits of fleet %s are %d bytes and %d connections: neither can be negative", a.Fleet, a.Storage, a.Connections)
 	}
 	for role := range a.Keys {
 		if !slices.Contains(Roles(), role) {
@@ -101,7 +108,7 @@ func (a Account) store(w *writer) {
 	w.line("max_streams: %d", streams(a.Shards))
 	w.line("max_consumers: %d", accountConsumers*a.Shards)
 	w.close()
-	w.line("limits { max_leafnodes: 0 }")
+	w.line("limits { max_connections: %d, max_leafnodes: 0 }", cmp.Or(a.Connections, DefaultConnections))
 	a.users(w, Daemon)
 	w.open("exports: [")
 	for _, g := range a.grants() {
@@ -126,15 +133,11 @@ func (a Account) store(w *writer) {
 // reply subject that the client chose, whatever the client's permissions, and any import would forward it.
 func (a Account) clients(w *writer, role Role) {
 	w.open("mappings: {")
-	for _, m := range mappings(a.Fleet, a.Shards) {
+	for _, m := range a.mappings() {
 		w.line("%q: %q", m[0], m[1])
 	}
 	w.close()
-	if a.Connections > 0 {
-		w.line("limits { max_connections: %d, max_leafnodes: 0 }", a.Connections)
-	} else {
-		w.line("limits { max_leafnodes: 0 }")
-	}
+	w.line("limits { max_connections: %d, max_subscriptions: %d, max_leafnodes: 0 }", cmp.Or(a.Connections, DefaultConnections), ClientSubscriptions)
 	a.users(w, role)
 	if role == Executor && len(a.VerifySubjects) > 0 {
 		// Tools answer with an executor's key.

@@ -339,3 +339,102 @@ func bodyOf(question string) []byte {
 	}
 	return []byte(questionBody)
 }
+
+// Users of one account hear the daemon on the streams that it imports, and an answer enters the account on any reply
+// subject: it must not arrive there, or one user shows another what the daemon never said.
+func TestReplySubject_ImportedStream_ReachesNoOtherUser(t *testing.T) {
+	t.Parallel()
+	streamsAreTheDaemons(t, 1)
+}
+
+func TestReplySubject_ImportedStreamOnThreeServers_ReachesNoOtherUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
+	t.Parallel()
+	streamsAreTheDaemons(t, 3)
+}
+
+func streamsAreTheDaemons(t *testing.T, nodes int) {
+	t.Helper()
+	const fleet = "f"
+	f := startFleet(t, fleet, 1, nodes)
+	for _, role := range access.ClientRoles() {
+		rights := access.Account{Fleet: fleet, Shards: 1}.Rights(role)
+		heard := make(chan *nats.Msg, 1<<14)
+		listener, asker := f.as(t, role, f.servers[0]), f.as(t, role, f.servers[nodes-1])
+		var streams []string
+		for _, pattern := range rights.Subscribe {
+			if !strings.HasPrefix(pattern, "_INBOX") {
+				_, err := listener.ChanSubscribe(pattern, heard)
+				require.NoError(t, err)
+				streams = append(streams, literal(pattern))
+			}
+		}
+		require.NotEmpty(t, streams)
+		require.NoError(t, listener.Flush())
+		say := func(body string) {
+			for i, subject := range streams {
+				want := fmt.Sprint(body, i)
+				for deadline := time.After(reentryWait); ; { // until the servers know the subscription
+					require.NoError(t, f.spy.Publish(subject, []byte(want)))
+					select {
+					case m := <-heard:
+						require.Contains(t, string(m.Data), body, "%s hears on %s what the daemon did not say", role, m.Subject)
+						if string(m.Data) != want {
+							continue // the one before
+						}
+					case <-time.After(pollEvery):
+						continue
+					case <-deadline:
+						require.FailNow(t, "nothing is heard", subject)
+					}
+					break
+				}
+			}
+		}
+		say("before")
+		for _, question := range rights.Publish {
+			if answersOnce(question) {
+				require.Eventually(t, func() bool { return ask(asker, question) == nil }, reentryWait, pollEvery, question)
+				for _, reply := range streams {
+					require.NoError(t, asker.PublishRequest(literal(question), reply, bodyOf(question)))
+				}
+				require.NoError(t, ask(asker, question)) // its answer comes after theirs
+			}
+		}
+		require.NoError(t, listener.Flush())
+		for len(heard) > 0 {
+			m := <-heard
+			require.Contains(t, string(m.Data), "before", "%s hears an answer on %s", role, m.Subject)
+		}
+		say("after")
+	}
+}
+
+// The server keeps a request that may have many answers until the threshold, and any other until its answer.
+func TestRequests_AnswerOfOneReply_AreForgottenWithIt(t *testing.T) {
+	t.Parallel()
+	const fleet, requests = "f", 100
+	f := startFleet(t, fleet, 1, 1)
+	store, err := f.servers[0].LookupAccount(access.AccountOf(access.Daemon, fleet))
+	require.NoError(t, err)
+	nc := f.as(t, access.Operator, f.servers[0])
+	for _, verb := range []string{
+		schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbRecords, schema.VerbFleet, schema.VerbExecutors, schema.VerbRecover, schema.VerbClaim, schema.VerbInput,
+		schema.VerbCancel,
+	} {
+		subject := schema.ServiceSubject(verb, fleet, "")
+		for range requests {
+			require.NoError(t, ask(nc, subject))
+		}
+		if schema.Streamed(verb) {
+			require.Equal(t, requests, store.NumPendingResponses(subject))
+		} else {
+			require.Eventually(t, func() bool { return store.NumPendingResponses(subject) == 0 }, reentryWait, pollEvery, "%s keeps %d", verb, store.NumPendingResponses(subject))
+		}
+	}
+	text, err := example().Config()
+	require.NoError(t, err)
+	require.Equal(t, strings.Count(text, "response: stream"), strings.Count(text, `threshold: "1m"`))
+}

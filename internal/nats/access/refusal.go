@@ -27,6 +27,9 @@ func (e *Refusal) Error() string { return e.What() + ": " + e.Hint() }
 
 // What is the refused action.
 func (e *Refusal) What() string {
+	if e.Crowded() {
+		return "the nats server refuses a subscription: the connection has as many as it may have"
+	}
 	what := "subscribe to"
 	if e.Publish {
 		what = "publish to"
@@ -36,6 +39,9 @@ func (e *Refusal) What() string {
 
 // Hint is the next step.
 func (e *Refusal) Hint() string {
+	if e.Crowded() {
+		return "end some of them, or use another connection for them"
+	}
 	if !e.Publish && strings.HasPrefix(e.Subject, "_INBOX") {
 		return "connect with the inbox prefix of the user's role, such as nats.CustomInboxPrefix(\"_INBOX_executor\") or --inbox-prefix, " +
 			"or with the nats context that waymark fleet add wrote"
@@ -65,6 +71,9 @@ func (e *Refusal) roles() (names []string) {
 	}
 	return names
 }
+
+// Crowded: the connection has as many subscriptions as it may have. The server does not name the refused one.
+func (e *Refusal) Crowded() bool { return errors.Is(e.err, nats.ErrMaxSubscriptionsExceeded) }
 
 // Of reports whether a request on subject with an answer below inbox was refused, or its answer.
 func (e *Refusal) Of(subject, inbox string) bool {
@@ -124,6 +133,8 @@ func (w *Watch) Handler(before nats.ErrHandler) nats.ErrHandler {
 	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		if e, ok := RefusalIn(err); ok {
 			w.hear(e)
+		} else if errors.Is(err, nats.ErrMaxSubscriptionsExceeded) {
+			w.hear(&Refusal{err: err})
 		}
 		if before != nil {
 			before(nc, sub, err)

@@ -260,8 +260,11 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 			}
 			timer.Reset(patience)
 		case <-refusals.Heard():
-			if e := refusals.Take(); e.Of(subject, inbox) {
+			switch e := refusals.Take(); {
+			case e.Of(subject, inbox):
 				return fmt.Errorf("%w: %w", ErrNotPermitted, e)
+			case e.Crowded() && a.next == 1: // perhaps this inbox; the same request again does no harm
+				return fmt.Errorf("%w: %w", ErrUnavailable, e)
 			}
 		case <-lost:
 			if a.next == 1 {

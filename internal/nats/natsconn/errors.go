@@ -23,6 +23,9 @@ var (
 	// ErrRefused comes when the server answers and refuses the credentials.
 	ErrRefused = errors.New("the nats server refuses the credentials")
 
+	// ErrCrowded comes when the server, or the account on all servers, has as many connections as it may have.
+	ErrCrowded = errors.New("the nats server refuses the connection: it has as many connections as it may have")
+
 	// ErrUnusable comes when the state directory cannot be used: not a directory, not writable, writable by every
 	// user, or with a file that does not parse. The message names the path and the remedy.
 	ErrUnusable = errors.New("state directory cannot be used")

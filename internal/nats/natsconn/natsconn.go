@@ -245,6 +245,8 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 		return conn, nil
 	case refused(err):
 		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrRefused, t.Address(), t.Origin, err)
+	case crowded(err):
+		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrCrowded, t.Address(), t.Origin, err)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%w of %s: %w", ErrSettings, t.Address(), err)
 	}
@@ -260,6 +262,12 @@ func refused(err error) bool {
 		}
 	}
 	return false
+}
+
+// crowded reports whether the server refuses another connection: while a client connects, nats.go has only its words.
+func crowded(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, nats.MAX_CONNECTIONS_ERR) || strings.Contains(text, nats.MAX_ACCOUNT_CONNECTIONS_ERR)
 }
 
 // dialer lets a context end the attempt to connect. It belongs to one connection, which has one link at a time: the

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/nats/access"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// One role of one fleet takes all connections that it may have. The fleet's other roles, the daemon and other fleets
+// connect on the same server, and who is refused is told why.
+func TestConnections_AccountFull_RefusesNoOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
+	s := startSecured(t, "payments", "rival")
+	s.daemon(t, "rival")
+	first := s.executor(t, "rival", "one")
+	url := strings.Split(s.url(), ",")[0]
+	var err error
+	n := 0
+	for ; err == nil && n <= 2*access.DefaultConnections; n++ {
+		var nc *nats.Conn
+		if nc, err = nats.Connect(url, append(s.options(t, "rival", access.Observer), nats.NoReconnect())...); err == nil {
+			defer nc.Close()
+		}
+	}
+	require.ErrorContains(t, err, "maximum account active connections exceeded")
+	require.Equal(t, access.DefaultConnections, n-1)
+	as := func(role access.Role, code failure.Code, args ...string) string {
+		return s.waymark(t, int(code), append([]string{
+			"--fleet", "rival", "--nats", url, "--tls-ca", filepath.Join(s.dir, "ca.pem"), "--inbox-prefix", access.InboxPrefix(role),
+			"--nkey", filepath.Join(s.fleets, "rival-"+string(role)+".nk"),
+		}, args...)...)
+	}
+	for _, args := range [][]string{{"runs", "ls"}, {"--json", "runs", "ls"}} {
+		said := as(access.Observer, failure.Unavailable, args...)
+		requireHas(t, said, "as many connections as it may have")
+		requireHas(t, said, "waymark fleet add FLEET --connections N")
+	}
+	_, err = publisher.Connect(t.Context(), publisher.Config{
+		URL: url, Options: s.options(t, "rival", access.Observer), Fleet: "rival", Executor: "two", Agent: "clerk",
+	})
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.ErrorContains(t, err, "--connections")
+
+	for fleet, roles := range map[string][]access.Role{"payments": access.Roles(), "rival": {access.Executor, access.Operator, access.Daemon}} {
+		for _, role := range roles {
+			_, err := s.connectTo(t, url, fleet, role).Request("$JS.API.STREAM.INFO.WAYMARK_EVENTS_"+fleet+"_0", nil, securedWait)
+			require.NoError(t, err, "%s of %s", role, fleet)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), securedWait)
+	defer cancel()
+	r, err := first.Start(ctx, publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted}))
+	requireHas(t, as(access.Operator, failure.OK, "runs", "get", "r1"), "completed")
+}
+
+// A connection with all subscriptions that it may have: its requests fail and say why, its events are stored. No other
+// connection, also of the same key, is affected.
+func TestSubscriptions_ConnectionFull_RefusesNoOther(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a daemon and executors")
+	}
+	k := startKeyed(t)
+	k.serve(t)
+	ctx, cancel := context.WithTimeout(t.Context(), securedWait)
+	defer cancel()
+	full, other := k.executor(t, "full"), k.executor(t, "other")
+	r, err := full.Start(ctx, publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	nc := full.Conn()
+	var subs []*nats.Subscription
+	for i := range 2 * access.ClientSubscriptions {
+		sub, err := nc.Subscribe(fmt.Sprintf("%s.full.%d", access.InboxPrefix(access.Executor), i), func(*nats.Msg) {})
+		require.NoError(t, err)
+		subs = append(subs, sub)
+	}
+	require.NoError(t, nc.Flush())
+	require.ErrorIs(t, nc.LastError(), nats.ErrMaxSubscriptionsExceeded)
+	connz, err := k.srv.Connz(&server.ConnzOptions{Account: access.AccountOf(access.Executor, keyedFleet)})
+	require.NoError(t, err)
+	most := 0
+	for _, c := range connz.Conns {
+		most = max(most, int(c.NumSubs))
+	}
+	require.Equal(t, access.ClientSubscriptions, most)
+	require.Eventually(t, func() bool {
+		try, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		_, err := full.Head(try, "r1")
+		return err != nil && strings.Contains(err.Error(), "the connection has as many as it may have")
+	}, securedWait, time.Millisecond)
+
+	require.NoError(t, r.Publish(ctx, &schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("on")}}}, 0))
+	_, err = other.Head(ctx, "r1")
+	require.NoError(t, err)
+	k.as(t, keyedFleet, access.Executor, 0, "runs", "get", "r1", "--view", "head")
+	for _, sub := range subs {
+		require.NoError(t, sub.Unsubscribe())
+	}
+	require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted}))
+	_, err = full.Head(ctx, "r1")
+	require.NoError(t, err)
+}
