@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +18,53 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
+
+// Each executor and observer has a key: a new one works before the old one is revoked, alone, and events name it.
+func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a daemon and executors")
+	}
+	k := startKeyed(t, "--executor", "ci,prod", "--observer", "grafana", "--operator", "ann")
+	k.serve(t)
+	ctx, cancel := context.WithTimeout(t.Context(), securedWait)
+	defer cancel()
+	add := func(flags ...string) {
+		k.waymark(t, 0, append([]string{"fleet", "add", keyedFleet, "--dir", k.fleets, "--offline"}, flags...)...)
+		require.NoError(t, k.srv.Reload())
+	}
+	sdk := func(name string) *publisher.Fleet {
+		return k.sdk(t, name, access.Executor, filepath.Join(k.fleets, keyedFleet+"-executor."+name+".nk"))
+	}
+	closed := func(f *publisher.Fleet) func() bool { return func() bool { return !f.Conn().IsConnected() } }
+	ci, prod := sdk("ci"), sdk("prod")
+	k.waymark(t, 0, "--fleet", keyedFleet, "--context", k.people["grafana"].Context, "runs", "ls")
+	for name, f := range map[string]*publisher.Fleet{"ci": ci, "prod": prod} {
+		r, err := f.Start(ctx, publisher.RunSpec{ID: "of-" + name})
+		require.NoError(t, err)
+		require.NoError(t, f.Cancel(ctx, "of-"+name, "", "enough"))
+		require.Equal(t, access.Executor, k.people[name].Role)
+		requireHas(t, k.person(t, "ann", 0, "events", "of-"+name, "--all", "--no-follow", "--json", "--raw"), `"by":"executor:`+k.people[name].Key+`"`)
+		require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled}))
+	}
+
+	add("--executor", "ci-2")
+	second := sdk("ci-2")
+	require.Zero(t, ci.Conn().Statistics.Reconnects, "the old key works while the new one does")
+	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-executor.ci.nk")))
+	add()
+	require.Eventually(t, closed(ci), securedWait, time.Millisecond)
+	for _, f := range []*publisher.Fleet{second, prod} {
+		_, err := f.Head(ctx, "of-ci")
+		require.NoError(t, err)
+		require.Zero(t, f.Conn().Statistics.Reconnects, "no other key is touched")
+	}
+	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-observer.grafana.nk")))
+	require.FileExists(t, k.people["grafana"].Context)
+	add()
+	require.NoFileExists(t, k.people["grafana"].Context)
+	k.person(t, "ann", 0, "runs", "ls")
+}
 
 // One role of one fleet takes all connections that it may have. The fleet's other roles, the daemon and other fleets
 // connect on the same server, and who is refused is told why.

@@ -29,7 +29,7 @@ type keyed struct {
 	srv  *server.Server
 	addr string
 	// people are the operators with keys of their own.
-	people map[string]fleet.Person
+	people map[string]fleet.Owner
 }
 
 const keyedFleet = "payments"
@@ -37,13 +37,13 @@ const keyedFleet = "payments"
 // startKeyed starts a server for a fleet that is added with these flags.
 func startKeyed(t *testing.T, flags ...string) *keyed {
 	t.Helper()
-	k := &keyed{secured: &secured{dir: t.TempDir(), logs: new(serverLog)}, people: make(map[string]fleet.Person)}
+	k := &keyed{secured: &secured{dir: t.TempDir(), logs: new(serverLog)}, people: make(map[string]fleet.Owner)}
 	k.fleets = filepath.Join(k.dir, "fleets")
 	k.addr = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 	var added fleet.Added
 	args := append([]string{"--json", "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--quota", "64MiB", "--nats", k.addr}, flags...)
 	require.NoError(t, json.Unmarshal([]byte(k.waymark(t, 0, args...)), &added))
-	for _, p := range added.Operators {
+	for _, p := range added.Owners {
 		k.people[p.Name] = p
 	}
 	file := filepath.Join(k.dir, "nats.conf")
@@ -388,7 +388,6 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 	requireHas(t, ask("events", "r1", "--all", "--no-follow"), "ann")
 }
 
-// Keys of operators are files: a new file adds an operator, a removed file revokes the key.
 func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 	t.Parallel()
 	s := &secured{dir: t.TempDir()}
@@ -435,7 +434,8 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 	}
 }
 
-func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
+// Keys are files: a new file adds an owner, a removed file revokes the key.
+func TestFleetAdd_KeysOfOwners_AreTheirFiles(t *testing.T) {
 	t.Parallel()
 	s := &secured{dir: t.TempDir()}
 	s.fleets = filepath.Join(s.dir, "fleets")
@@ -450,44 +450,47 @@ func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	require.Empty(t, add(keyedFleet).Operators)
-	shared := s.public(t, keyedFleet, access.Operator)
+	require.Empty(t, add(keyedFleet).Owners)
+	for _, role := range access.ClientRoles() {
+		prefix := file(keyedFleet + "-" + string(role))
+		shared := s.public(t, keyedFleet, role)
+		both := add(keyedFleet, "--"+string(role), "bob,ann,bob")
+		require.Len(t, both.Owners, 2, "%s", role)
+		ann, bob := both.Owners[0], both.Owners[1]
+		require.Equal(t, fleet.Owner{Role: role, Name: "ann", Key: ann.Key, Context: prefix + ".ann.json"}, ann)
+		for _, key := range []string{shared, ann.Key, bob.Key} {
+			require.Equal(t, 1, strings.Count(config(keyedFleet), "nkey: "+key), "each key is one user")
+		}
+		info, err := os.Stat(prefix + ".ann.nk")
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077)
 
-	both := add(keyedFleet, "--operator", "bob,ann,bob")
-	require.Len(t, both.Operators, 2)
-	ann, bob := both.Operators[0], both.Operators[1]
-	require.Equal(t, "ann", ann.Name)
-	for _, key := range []string{shared, ann.Key, bob.Key} {
-		require.Equal(t, 1, strings.Count(config(keyedFleet), "nkey: "+key), "each key is one user")
+		require.NoError(t, os.Remove(prefix+".nk"))
+		require.NoError(t, os.Remove(prefix+".bob.nk"))
+		left := add(keyedFleet)
+		require.Equal(t, []string{prefix + ".bob.json", prefix + ".json"}, left.Removed)
+		for _, gone := range left.Removed {
+			require.NoFileExists(t, gone, "a context without its key connects to nothing")
+		}
+		require.FileExists(t, ann.Context)
+		require.Empty(t, add(keyedFleet).Removed)
+		require.Equal(t, []fleet.Owner{ann}, left.Owners)
+		require.NotContains(t, left.Contexts, role)
+		require.NotContains(t, config(keyedFleet), shared)
+		require.NotContains(t, config(keyedFleet), bob.Key)
+		require.Contains(t, config(keyedFleet), ann.Key)
+
+		// The files of a fleet with a similar name are not this fleet's.
+		similar := keyedFleet + "-" + string(role)
+		other := add(similar, "--"+string(role), "carol")
+		require.Equal(t, left.Owners, add(keyedFleet).Owners)
+		require.NotContains(t, config(keyedFleet), other.Owners[0].Key)
+		require.NoError(t, os.Remove(strings.TrimSuffix(other.Owners[0].Context, ".json")+".nk"))
+		requireHas(t, s.waymark(t, 0, "fleet", "add", similar, "--dir", s.fleets, "--offline"), other.Owners[0].Context+", because its key file was removed")
+
+		require.NoError(t, os.Remove(prefix+".ann.nk"))
+		require.Equal(t, []string{ann.Context}, add(keyedFleet).Removed, "without owners the role shares a key again")
 	}
-	info, err := os.Stat(file("payments-operator.ann.nk"))
-	require.NoError(t, err)
-	require.Zero(t, info.Mode().Perm()&0o077)
-
-	require.NoError(t, os.Remove(file("payments-operator.nk")))
-	require.NoError(t, os.Remove(file("payments-operator.bob.nk")))
-	left := add(keyedFleet)
-	require.Equal(t, []string{file("payments-operator.bob.json"), file("payments-operator.json")}, left.Removed)
-	for _, gone := range left.Removed {
-		require.NoFileExists(t, gone, "a context without its key connects to nothing")
-	}
-	require.FileExists(t, file("payments-operator.ann.json"))
-	require.Empty(t, add(keyedFleet).Removed)
-	require.Equal(t, []fleet.Person{ann}, left.Operators)
-	require.NotContains(t, left.Contexts, access.Operator)
-	require.NotContains(t, config(keyedFleet), shared)
-	require.NotContains(t, config(keyedFleet), bob.Key)
-	require.Contains(t, config(keyedFleet), ann.Key)
-
-	// The files of a fleet with a similar name are not this fleet's.
-	other := add(keyedFleet+"-operator", "--operator", "carol")
-	require.Equal(t, left.Operators, add(keyedFleet).Operators)
-	require.NotContains(t, config(keyedFleet), other.Operators[0].Key)
-
-	require.FileExists(t, file("payments-operator-operator.carol.json"))
-	require.NoError(t, os.Remove(file("payments-operator-operator.carol.nk")))
-	requireHas(t, s.waymark(t, 0, "fleet", "add", keyedFleet+"-operator", "--dir", s.fleets, "--offline"),
-		file("payments-operator-operator.carol.json")+", because its key file was removed")
 
 	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--operator", "../ann")
 	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--operator", "ann")

@@ -32,20 +32,23 @@ type addCmd struct {
 	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
 	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections of each role (default: 250)."`
-	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with keys of their own."`
+	Executors   []string       `name:"executor" sep:"," placeholder:"NAME,..." help:"Executors with a key each."`
+	Observers   []string       `name:"observer" sep:"," placeholder:"NAME,..." help:"Observers with a key each."`
+	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with a key each."`
 	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; joint: they have executors' permissions, too (default: joint)."`
 	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`
 }
 
 // Help is the text below the flags.
 func (addCmd) Help() string {
-	return `With --dir it writes what is missing: a key and a NATS context for each role (NAME-daemon.nk, NAME-daemon.json), with --operator a ` +
-		`key for each person (NAME-operator.PERSON.nk), and fleet-NAME.conf for the servers. Once the servers know the fleet, run it again: ` +
-		`it creates streams and buckets. To revoke a key, remove its file, run it again, and reload the servers.
+	return `With --dir it writes what is missing: a key and a NATS context for each role (NAME-daemon.nk, NAME-daemon.json), with --executor, ` +
+		`--observer and --operator a key for each name (NAME-operator.ann.nk), and fleet-NAME.conf for the servers. Once the servers know the ` +
+		`fleet, run it again: it creates streams and buckets. To revoke a key, remove its file, ` +
+		`run it again, and reload the servers.
 
 Examples:
   waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem
-  waymark fleet add payments --dir fleets --operator ann,bob --duties separate
+  waymark fleet add payments --dir fleets --executor ci,prod --observer grafana --operator ann,bob --duties separate
   waymark fleet add payments --dir fleets
 `
 }
@@ -62,9 +65,9 @@ type Added struct {
 	Contexts map[access.Role]string `json:"contexts,omitzero"`
 	// Duties are joint or separate.
 	Duties string `json:"duties,omitzero"`
-	// Operators with a key of their own, sorted by name.
-	Operators []Person `json:"operators,omitzero"`
-	// Removed are the contexts of operators whose key file was removed.
+	// Owners of a key of their own, sorted by role and name.
+	Owners []Owner `json:"owners,omitzero"`
+	// Removed are the contexts whose key file was removed.
 	Removed     []string `json:"removed,omitzero"`
 	Provisioned bool     `json:"provisioned"`
 	Shards      int      `json:"shards"`
@@ -75,9 +78,10 @@ type Added struct {
 	existed bool
 }
 
-// Person is an operator with a key of its own.
-type Person struct {
-	Name string `json:"name"`
+// Owner is an executor, observer or operator with a key of its own.
+type Owner struct {
+	Role access.Role `json:"role"`
+	Name string      `json:"name"`
 	// Key is the public key, as in control events.
 	Key     string `json:"key"`
 	Context string `json:"context"`
@@ -88,8 +92,8 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Offline && c.Dir == "":
 		return failure.New(failure.Usage, "name the directory with --dir", "--offline writes files only")
-	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
-		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include change the server's configuration")
+	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Executors)+len(c.Observers)+len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
+		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --executor, --observer, --operator, --duties, --verify and --include change the server's configuration")
 	}
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
@@ -189,6 +193,11 @@ func (c addCmd) change(config *kvstore.FleetConfig) {
 	}
 }
 
+// named are the owners of keys that the flags name.
+func (c addCmd) named() map[access.Role][]string {
+	return map[access.Role][]string{access.Executor: c.Executors, access.Observer: c.Observers, access.Operator: c.Operators}
+}
+
 // command is this command without --offline. It repeats the flags: the files have not all of them, and the settings of a fleet that exists
 // change by flags alone.
 func (c addCmd) command() string {
@@ -206,7 +215,9 @@ func (c addCmd) command() string {
 	flag("replicas", fmt.Sprint(int(c.Replicas)), c.Replicas != 0)
 	flag("checkpoints", fmt.Sprint(int(c.Checkpoints)), c.Checkpoints != 0)
 	flag("connections", fmt.Sprint(c.Connections), c.Connections != 0)
-	flag("operator", strings.Join(c.Operators, ","), len(c.Operators) > 0)
+	for _, role := range access.ClientRoles() {
+		flag(string(role), strings.Join(c.named()[role], ","), len(c.named()[role]) > 0)
+	}
 	flag("duties", c.Duties, c.Duties != "")
 	flag("verify", strings.Join(c.Verify, ","), len(c.Verify) > 0)
 	return command
@@ -246,8 +257,8 @@ func (c addCmd) print(a *base.App, done *Added) error {
 			}
 		}
 		fields = append(fields, "duties", done.Duties)
-		for _, p := range done.Operators {
-			fields = append(fields, "operator "+p.Name, p.Context+", key "+p.Key)
+		for _, o := range done.Owners {
+			fields = append(fields, string(o.Role)+" "+o.Name, o.Context+", key "+o.Key)
 		}
 		for _, file := range done.Removed {
 			fields = append(fields, "removed", file+", because its key file was removed")

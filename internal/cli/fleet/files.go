@@ -81,16 +81,18 @@ func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	account := access.Account{
 		Fleet: f.Fleet, Shards: f.Shards, Storage: f.storage(), Connections: f.Connections, VerifySubjects: f.Verify,
 		SeparateDuties: f.Duties == dutiesSeparate,
-		Keys:           make(map[access.Role][]string),
+		Keys:           make(map[access.Role][]string), Owners: make(map[string]string),
 	}
 	done.Duties, done.Contexts = f.Duties, make(map[access.Role]string)
 	var stale []string
-	if done.Operators, stale, err = c.operators(dir, f, &account); err != nil {
-		return nil, err
-	}
 	for _, role := range access.Roles() {
+		owned, gone, err := c.owners(dir, role, f, &account)
+		if err != nil {
+			return nil, err
+		}
+		done.Owners, stale = append(done.Owners, owned...), append(stale, gone...)
 		base := filepath.Join(dir, c.Name+"-"+string(role))
-		if role == access.Operator && len(done.Operators) > 0 {
+		if len(owned) > 0 {
 			// An existing shared key stays. No new one is created.
 			if _, err := os.Stat(base + ".nk"); errors.Is(err, fs.ErrNotExist) {
 				stale = append(stale, base+".json")
@@ -130,12 +132,15 @@ func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	return f, nil
 }
 
-// operators creates the missing keys of operators: those of the flag, and those with a context. stale are the contexts
-// whose key file is gone.
-func (c addCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []Person, stale []string, err error) {
+// owners creates the missing keys of a role's owners: those of the flag, and those with a context. stale are the contexts
+// whose key file is gone. The daemons share one key: the fleet signs with it.
+func (c addCmd) owners(dir string, role access.Role, f *fleetFiles, account *access.Account) (owned []Owner, stale []string, err error) {
+	if role == access.Daemon {
+		return nil, nil, nil
+	}
 	// Names have no dot, so no other fleet has files with this prefix.
-	before := c.Name + "-" + string(access.Operator) + "."
-	names := slices.Clone(c.Operators)
+	before := c.Name + "-" + string(role) + "."
+	names := slices.Clone(c.named()[role])
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
@@ -154,21 +159,18 @@ func (c addCmd) operators(dir string, f *fleetFiles, account *access.Account) (p
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if err := schema.CheckName("operator", name); err != nil {
+		if err := schema.CheckName(string(role), name); err != nil {
 			return nil, nil, err
 		}
 		base := filepath.Join(dir, before+name)
-		key, err := f.user(base, access.Operator, "operator "+name)
+		key, err := f.user(base, role, string(role)+" "+name)
 		if err != nil {
 			return nil, nil, err
 		}
-		if account.Owners == nil {
-			account.Owners = make(map[string]string)
-		}
-		account.Keys[access.Operator], account.Owners[key] = append(account.Keys[access.Operator], key), name
-		people = append(people, Person{Name: name, Key: key, Context: base + ".json"})
+		account.Keys[role], account.Owners[key] = append(account.Keys[role], key), name
+		owned = append(owned, Owner{Role: role, Name: name, Key: key, Context: base + ".json"})
 	}
-	return people, stale, nil
+	return owned, stale, nil
 }
 
 // user creates the missing key base.nk and the NATS context base.json, and returns the public key.
