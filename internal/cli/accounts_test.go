@@ -19,6 +19,71 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// becomesKnown adds a fleet that the servers' configuration has had since a moment ago, and serves it.
+func (s *secured) becomesKnown(t *testing.T, fleet string, servers []*server.Server, addresses []string) {
+	t.Helper()
+	add := func(code failure.Code) string {
+		return s.waymark(t, int(code), "fleet", "add", fleet, "--dir", s.fleets)
+	}
+	reload := func(servers []*server.Server) {
+		for _, srv := range servers {
+			require.NoError(t, srv.Reload())
+		}
+	}
+	requireHas(t, add(failure.Refused), "does not know fleet "+fleet)
+	reload(servers)
+	said := add(failure.Unavailable)
+	requireHas(t, said, "reload these servers once more: nats-server --signal reload")
+	for _, address := range addresses {
+		for _, role := range access.ClientRoles() {
+			requireHas(t, said, fmt.Sprintf("%s (%s)", address, role))
+		}
+	}
+	if len(servers) > 1 {
+		reload(servers[1:])
+		said = add(failure.Unavailable)
+		requireHas(t, said, addresses[0])
+		require.NotContains(t, strings.SplitN(said, "hint:", 2)[0], addresses[1])
+	}
+	reload(servers[:1])
+	add(failure.OK)
+	s.daemon(t, fleet)
+	for _, role := range access.ClientRoles() {
+		s.as(t, fleet, role, 0, "runs", "ls")
+	}
+}
+
+func TestFleetAdd_FleetNewInAReload_SaysToReloadAgain(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: two daemons")
+	}
+	k := startKeyed(t)
+	k.serve(t)
+	f := k.executor(t, "one")
+	k.waymark(t, 0, "fleet", "add", "search", "--dir", k.fleets, "--offline", "--quota", "64MiB", "--nats", k.addr)
+	file := filepath.Join(k.dir, "nats.conf")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	include := `include "fleets/fleet-` + keyedFleet + `.conf"`
+	require.Contains(t, string(text), include)
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), include, include+"\n  include \"fleets/fleet-search.conf\"", 1)), 0o600))
+	k.becomesKnown(t, "search", []*server.Server{k.srv}, []string{k.addr})
+	require.Zero(t, f.Conn().Statistics.Reconnects, "the fleet that was there is not disturbed")
+}
+
+func TestFleetAdd_FleetNewInAReloadOfThree_SaysToReloadAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
+	s := startSecured(t, "payments")
+	u := s.connect(t, "payments", access.Observer)
+	s.waymark(t, 0, "fleet", "add", "search", "--dir", s.fleets, "--offline", "--replicas", "3", "--quota", "64MiB",
+		"--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), "--include", filepath.Join(s.dir, "fleets.conf"))
+	s.becomesKnown(t, "search", s.servers[:], strings.Split(s.url(), ","))
+	require.Zero(t, u.Statistics.Reconnects, "the fleet that was there is not disturbed")
+}
+
 // Each executor and observer has a key: a new one works before the old one is revoked, alone, and events name it.
 func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 	t.Parallel()

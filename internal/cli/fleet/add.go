@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/base/keyring"
@@ -43,7 +45,7 @@ type addCmd struct {
 func (addCmd) Help() string {
 	return `With --dir it writes what is missing: a key and a NATS context for each role (NAME-daemon.nk, NAME-daemon.json), with --executor, ` +
 		`--observer and --operator a key for each name (NAME-operator.ann.nk), and fleet-NAME.conf for the servers. Once the servers know the ` +
-		`fleet, run it again: it creates streams and buckets. To revoke a key, remove its file, ` +
+		`fleet, run it again: it creates streams and buckets, and asks each server with a key of each role. To revoke a key, remove its file, ` +
 		`run it again, and reload the servers.
 
 Examples:
@@ -117,6 +119,11 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 		if err := c.provision(ctx, a, &done, files); err != nil {
 			return err
 		}
+		if files != nil {
+			if err := c.prove(ctx, a, &done, files); err != nil {
+				return err
+			}
+		}
 	}
 	if a.JSON {
 		return output.Line(a.Stdout, done)
@@ -179,6 +186,43 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	}
 	done.Provisioned, done.Shards, done.QuotaBytes = true, settings.Shards, settings.QuotaBytes
 	return nil
+}
+
+// prove asks each server with a key of each client role. Version 2.15 of the server connects the imports of an account that is new in a
+// reload at the next reload only: until then its clients get no answer, while the daemon works.
+func (c addCmd) prove(ctx context.Context, a *base.App, done *Added, files *fleetFiles) error {
+	contexts := make(map[access.Role]string)
+	for _, o := range done.Owners {
+		contexts[o.Role] = o.Context
+	}
+	maps.Copy(contexts, done.Contexts)
+	var deaf []string
+	for address := range strings.SplitSeq(files.URL, ",") {
+		for _, role := range access.ClientRoles() {
+			a.Conn = natsconn.Settings{
+				URL: strings.TrimSpace(address), CA: files.CA, NKey: strings.TrimSuffix(contexts[role], ".json") + ".nk", InboxPrefix: access.InboxPrefix(role),
+			}
+			cl, err := a.Connect(ctx)
+			if err == nil {
+				// JetStream answers it for every role, without the fleet's daemon.
+				ask, cancel := context.WithTimeout(ctx, cl.Wait)
+				_, err = cl.NATS.RequestWithContext(ask, "$JS.API.STREAM.INFO."+schema.NamesOf(c.Name, 0).EventStream(), nil)
+				cancel()
+			}
+			switch {
+			case errors.Is(err, natsconn.ErrUnreachable): // it reads the configuration when it starts
+			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, natsconn.ErrRefused):
+				deaf = append(deaf, fmt.Sprintf("%s (%s)", address, role))
+			case err != nil:
+				return fmt.Errorf("ask %s as %s: %w", address, role, err)
+			}
+		}
+	}
+	if deaf == nil {
+		return nil
+	}
+	return failure.New(failure.Unavailable, "reload these servers once more: nats-server --signal reload; then run again: "+c.command(),
+		"fleet %s exists, but these servers do not serve its clients yet: %s", c.Name, strings.Join(deaf, ", "))
 }
 
 // change applies the flags to a fleet's configuration.
