@@ -169,14 +169,32 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	ref := schema.Ref{DataRef: schema.DataRef(run, digest), Size: int64(len(text))}
 	// A try may take as long as a slow transfer. A repeated put is safe, because the name is the content's hash.
 	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
-	name := schema.BlobName(run, digest)
-	err := f.insist(ctx, schema.BlobBucket(f.cfg.Fleet), most, func(try context.Context) error {
-		err := f.blobs().Put(try, run, digest, text)
-		if eventlog.ResourcesExhausted(err) {
-			return f.fullError(try, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
+	name, stream := schema.BlobName(run, digest), "OBJ_"+schema.BlobBucket(f.cfg.Fleet)
+	put := func() (err error) {
+		var full *refusedFull
+		err = f.insist(ctx, schema.BlobBucket(f.cfg.Fleet), most, func(try context.Context) error {
+			err := f.blobs().Put(try, run, digest, text)
+			if full = nil; eventlog.ResourcesExhausted(err) {
+				full = &refusedFull{err}
+				return full
+			}
+			return f.blobError(name, err)
+		})
+		if full != nil {
+			return full
 		}
-		return f.blobError(name, err)
-	})
+		return err
+	}
+	err := put()
+	if full, ok := err.(*refusedFull); ok { //nolint:errorlint // never wrapped
+		err = f.awaitSpace(ctx, stream, full.answer, func() error {
+			// A part of the content would use up the room of all that wait.
+			if now := f.fullError(ctx, stream, full.answer); now.Quota > 0 && now.Quota-now.Used < int64(len(text)) {
+				return full
+			}
+			return put()
+		})
+	}
 	if err == nil {
 		f.kept.add(name, text)
 	}

@@ -106,28 +106,28 @@ func (a *appender) deliverOne(ctx context.Context, items []*item) error {
 	}
 	err := a.deliverWithin(ctx, items)
 	if refused, ok := err.(*refusedFull); ok { //nolint:errorlint // never wrapped
-		return a.awaitSpace(ctx, items, refused.answer)
+		// An earlier try without an answer may have stored it.
+		return a.awaitSpace(ctx, a.names.EventStream(), refused.answer, func() error { return a.deliverWithin(ctx, items) })
 	}
 	return err
 }
 
-// awaitSpace delivers an event that the server refused because its stream is full. When it returns a [FullError], the
-// event is not stored.
-func (a *appender) awaitSpace(ctx context.Context, items []*item, cause error) error {
-	full, began := a.fullError(ctx, a.names.EventStream(), cause), time.Now()
+// awaitSpace repeats a try that the server refused because a stream is full, up to Config.FullPatience. When it returns
+// a [FullError], the last try stored nothing.
+func (f *Fleet) awaitSpace(ctx context.Context, stream string, cause error, try func() error) error {
+	full, began := f.fullError(ctx, stream, cause), time.Now()
 	wait := pauses()
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(a.life, func() { cancel(context.Cause(a.life)) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
+	defer context.AfterFunc(f.life, func() { cancel(context.Cause(f.life)) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
 	for {
-		// The last try did not store it, but an earlier try without an answer may have.
-		if full.Waited = time.Since(began); full.Waited >= a.cfg.FullPatience {
+		if full.Waited = time.Since(began); full.Waited >= f.cfg.FullPatience {
 			return full
 		}
 		if !wait.Wait(waiting) {
 			return fmt.Errorf("%w: %w", full, context.Cause(waiting))
 		}
-		err := a.deliverWithin(ctx, items)
+		err := try()
 		if _, ok := err.(*refusedFull); !ok { //nolint:errorlint // never wrapped
 			return err
 		}
@@ -146,7 +146,7 @@ func (f *Fleet) fullError(ctx context.Context, stream string, cause error) *Full
 	return full
 }
 
-// refusedFull says that the stream is full. Only deliverOne handles it.
+// refusedFull says that a stream is full. Only the callers of awaitSpace handle it.
 type refusedFull struct{ answer error }
 
 func (e *refusedFull) Error() string { return e.answer.Error() }

@@ -151,3 +151,42 @@ func TestPublish_FullPatienceOver_Error(t *testing.T) {
 	require.NoError(t, run.AddMessage(t.Context(), user("z")))
 	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
 }
+
+// Large fields wait for room in the blob store like events for room in the log.
+func TestPublish_FullBlobStore_WaitsForRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(patient), "r1")
+	hasty := start(t, w.fleet(func(c *publisher.Config) { c.FullPatience = 50 * time.Millisecond }), "r2")
+	name := "OBJ_" + schema.BlobBucket(w.fleet().Name())
+	s, err := w.js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	cfg := s.CachedInfo().Config
+	cfg.MaxBytes = 4 << 20
+	_, err = w.js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	junk := strings.TrimSuffix(cfg.Subjects[0], ">") + "junk"
+	for err == nil {
+		_, err = w.js.Publish(t.Context(), junk, make([]byte, 500<<10))
+	}
+	require.ErrorContains(t, err, "maximum bytes exceeded")
+	large := func(c string) schema.Message { return user(strings.Repeat(c, 1<<20)) }
+	var full *publisher.FullError
+	require.ErrorAs(t, hasty.AddMessage(t.Context(), large("x")), &full)
+	require.Equal(t, name, full.Stream)
+	require.NoError(t, hasty.Err(), "the handle goes on")
+
+	asked, err := w.nc.SubscribeSync("$JS.API.STREAM.INFO." + name)
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
+	done := make(chan error, 1)
+	go func() { done <- run.AddMessage(t.Context(), large("y")) }()
+	for range 3 {
+		_, err := asked.NextMsg(time.Minute)
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(junk)))
+	require.NoError(t, <-done)
+	require.NoError(t, hasty.AddMessage(t.Context(), large("x")))
+	w.requireSameFold(run)
+}
