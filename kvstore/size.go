@@ -2,24 +2,26 @@ package kvstore
 
 import (
 	"context"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
-// Kept is the content of a shard's buckets, in bytes of one copy.
+// Kept is the content of a shard's buckets, and its share of the fleet's blobs, in bytes of one copy.
 type Kept struct {
-	Segments, Checkpoints int64
+	Segments, Checkpoints, Blobs int64
 }
 
-// Kept asks for the size of the shard's buckets. It returns [ErrStreamMissing].
+// Kept asks for the size of the shard's buckets and of the blobs. It returns [ErrStreamMissing].
 func (s *Shard) Kept(ctx context.Context) (k Kept, err error) {
-	for _, b := range []struct {
-		bucket *bucket
-		bytes  *int64
-	}{{&s.Segments.bucket, &k.Segments}, {&s.Checkpoints.bucket, &k.Checkpoints}} {
-		info, err := streamInfo(ctx, s.js, b.bucket.stream)
+	for stream, bytes := range map[string]*int64{
+		s.Segments.bucket.stream: &k.Segments, s.Checkpoints.bucket.stream: &k.Checkpoints, "OBJ_" + schema.BlobBucket(s.Names.Fleet): &k.Blobs,
+	} {
+		info, err := streamInfo(ctx, s.js, stream)
 		if err != nil {
 			return k, err
 		}
-		*b.bytes = int64(info.State.Bytes) //nolint:gosec // a size on disk
+		*bytes = int64(info.State.Bytes) //nolint:gosec // a size on disk
 	}
+	k.Blobs /= int64(s.settings.Load().Shards)
 	return k, nil
 }

@@ -121,9 +121,10 @@ type ShardState struct {
 	LogMessages uint64 `json:"log_messages"`
 	QuotaBytes  int64  `json:"quota_bytes"`
 	LimitBytes  int64  `json:"limit_bytes"`
-	// SegmentBytes and CheckpointBytes stored now.
+	// SegmentBytes and CheckpointBytes stored now, and the shard's share of the fleet's blobs. Each may have the quota.
 	SegmentBytes    int64 `json:"segment_bytes"`
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
+	BlobBytes       int64 `json:"blob_bytes"`
 	// Totals of everything folded.
 	Totals FoldTotals `json:"totals"`
 	// Error says why the shard's state could not be read; then the other fields mean nothing.

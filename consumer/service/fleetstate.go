@@ -100,7 +100,7 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
 	}
-	s.SegmentBytes, s.CheckpointBytes = kept.Segments, kept.Checkpoints
+	s.SegmentBytes, s.CheckpointBytes, s.BlobBytes = kept.Segments, kept.Checkpoints, kept.Blobs
 	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
 		s.WaitingSince = schema.FormatTime(waiting.Stored)
 		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)

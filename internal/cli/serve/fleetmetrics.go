@@ -50,10 +50,18 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
 	gauge("waiting_age_seconds", "Age of the oldest event accepted but not yet checkpointed; 0 if there is none.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
-	gauge("log_bytes", "Bytes in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogBytes) })
-	gauge("quota_bytes", "Size of the log for executors; 0 is unlimited.", func(s *schema.ShardState) float64 { return float64(s.QuotaBytes) })
-	gauge("segments_bytes", "Bytes of segments kept now.", func(s *schema.ShardState) float64 { return float64(s.SegmentBytes) })
-	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
+	gauge("quota_bytes", "What log, segments, checkpoints and blobs of the shard may have each; 0 is unlimited.", func(s *schema.ShardState) float64 { return float64(s.QuotaBytes) })
+	part := func(name string, value func(*schema.ShardState) int64) {
+		m.of = append(m.of, shardMetric{
+			desc("bytes", "Bytes stored now, by part: log, segments, checkpoints, blobs (the shard's share of the fleet's).", "part"), prometheus.GaugeValue,
+			func(s *schema.ShardState) float64 { return float64(value(s)) },
+			[]string{name},
+		})
+	}
+	part("log", func(s *schema.ShardState) int64 { return s.LogBytes })
+	part("segments", func(s *schema.ShardState) int64 { return s.SegmentBytes })
+	part("checkpoints", func(s *schema.ShardState) int64 { return s.CheckpointBytes })
+	part("blobs", func(s *schema.ShardState) int64 { return s.BlobBytes })
 	gauge("checkpoint_coverage_ratio", "Share of the boundaries, folded or waiting, that are checkpointed; 1 means all.",
 		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
 	counter("boundaries_total", "Boundaries folded and accepted, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
