@@ -119,12 +119,12 @@ func StreamOf(settings *schema.FleetSettings, have *jetstream.StreamConfig, used
 		return jetstream.StreamConfig{}, nil, fmt.Errorf("%w: fleet %s has no stream %.80q", ErrStreamMissing, settings.Fleet, have.Name)
 	}
 	want := list[i].want
-	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+list[i].reserve, used)}
+	lift := list[i].limits(used)
 	var differences []Difference
 	for _, f := range compare(have, nil, &want, lift).foreign {
 		differences = append(differences, Difference{Flag: f.name, Want: f.show(&want), Have: f.show(have)})
 	}
-	if want.MaxBytes > 0 && have.MaxBytes >= lift.low && have.MaxBytes <= lift.high {
+	if want.MaxBytes > 0 && have.MaxBytes >= want.MaxBytes && have.MaxBytes <= lift.high {
 		want.MaxBytes = have.MaxBytes
 	}
 	want.Description, want.Metadata, want.FirstSeq = have.Description, have.Metadata, have.FirstSeq

@@ -41,13 +41,13 @@ func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map
 	found := make(map[string][]Blob)
 	about := newBlobBucket(js, fleet, ".M.")
 	err := about.everyKey(ctx, "*", func(key string) {
-		name, err := base64.URLEncoding.DecodeString(key)
+		name, err := decodeName(key)
 		if err != nil {
 			return // written by another client
 		}
-		run, _, ok := strings.Cut(string(name), ".")
+		run, _, ok := strings.Cut(name, ".")
 		if _, wanted := runs[run]; ok && wanted {
-			found[run] = append(found[run], Blob{Name: string(name), key: key})
+			found[run] = append(found[run], Blob{Name: name, key: key})
 		}
 	})
 	if err != nil {
@@ -82,6 +82,12 @@ func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map
 		return nil, fmt.Errorf("list contents of blobs of fleet %s: %w", fleet, err)
 	}
 	return found, nil
+}
+
+// decodeName is the name of the object that is described under a key.
+func decodeName(key string) (string, error) {
+	name, err := base64.URLEncoding.DecodeString(key)
+	return string(name), err
 }
 
 // describe reads the description.
@@ -142,34 +148,36 @@ func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedP
 	return nil
 }
 
-// removeBlobs removes descriptions and contents by their validated values. It does not read them again, as they may
-// have changed: the client's object store deletes whatever the description names at that moment.
+// removeBlobs removes contents and descriptions by their validated values. It does not read them again, as they may
+// have changed: the client's object store deletes whatever the description names at that moment. In a full store the
+// contents make room for the mark; if executors take it at once, the description goes without one.
 func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 	about, chunks := newBlobBucket(s.js, s.Names.Fleet, ".M."), newBlobBucket(s.js, s.Names.Fleet, ".C.")
 	for i := range blobs {
 		b := &blobs[i]
-		if b.False {
-			if _, err := purge(ctx, s.js, about.stream, jsapi.PurgeRequest{Filter: about.prefix + b.key}); err != nil {
+		if b.NUID != "" && !b.False {
+			if _, err := purge(ctx, s.js, chunks.stream, jsapi.PurgeRequest{Filter: chunks.prefix + b.NUID}); err != nil {
 				return err
 			}
+		}
+		if b.Name == "" || b.Deleted {
 			continue
 		}
-		if b.Name != "" && !b.Deleted {
+		var err error = ErrFull
+		if !b.False {
 			// A delete marker stays, so that a crash cannot bring the object back.
-			mark, err := stdjson.Marshal(jetstream.ObjectInfo{
+			var mark []byte
+			if mark, err = stdjson.Marshal(jetstream.ObjectInfo{
 				ObjectMeta: jetstream.ObjectMeta{Name: b.Name}, Bucket: about.name, NUID: b.NUID, Deleted: true,
-			})
-			if err != nil {
+			}); err != nil {
 				return err
 			}
-			if _, err := about.publish(ctx, &nats.Msg{Subject: about.prefix + b.key, Header: nats.Header{headerRollup: {rollupSubject}}, Data: mark}); err != nil {
-				return err
-			}
+			_, err = about.publish(ctx, &nats.Msg{Subject: about.prefix + b.key, Header: nats.Header{headerRollup: {rollupSubject}}, Data: mark})
 		}
-		if b.NUID == "" {
-			continue
+		if errors.Is(err, ErrFull) {
+			_, err = purge(ctx, s.js, about.stream, jsapi.PurgeRequest{Filter: about.prefix + b.key})
 		}
-		if _, err := purge(ctx, s.js, chunks.stream, jsapi.PurgeRequest{Filter: chunks.prefix + b.NUID}); err != nil {
+		if err != nil {
 			return err
 		}
 	}

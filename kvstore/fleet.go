@@ -17,15 +17,16 @@ import (
 
 // Defaults and limits of a fleet's settings.
 const (
-	// DefaultQuotaBytes is the quota of each shard's event stream: 10 GiB. The server reserves it, so that a fleet
-	// gets a clean error before the disk is full.
-	DefaultQuotaBytes = 10 << 30
+	// DefaultQuotaBytes is the quota of each shard's event stream: 4 GiB. The server reserves [Storage], so that a
+	// fleet gets a clean error before the disk is full.
+	DefaultQuotaBytes = 4 << 30
 	// UnlimitedQuota leaves a fleet bounded by its account and the server's disk only. A full disk stops every fleet
 	// until the server restarts.
 	UnlimitedQuota = -1
 	// MinQuotaBytes is the smallest quota: 16 MiB, room for a few dozen of the largest messages.
 	MinQuotaBytes = 16 << 20
-	// DefaultReserveBytes is how much a full shard may grow for the daemon's own control events: 64 MiB.
+	// DefaultReserveBytes is how much each stream of a full shard may grow for what the daemon itself writes: 64 MiB,
+	// or as much as a smaller quota.
 	DefaultReserveBytes = 64 << 20
 	// DefaultCheckpointsPerRun is the number of checkpoints kept of a run.
 	DefaultCheckpointsPerRun = 5
@@ -59,11 +60,11 @@ type FleetConfig struct {
 	// checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot
 	// be replicated. Dead letters of events that are still in the log come back, older ones do not.
 	Replicas int
-	// QuotaBytes bounds the event stream of each shard, as JetStream counts bytes; 0 means
-	// [DefaultQuotaBytes], [UnlimitedQuota] none.
+	// QuotaBytes bounds the event stream of each shard, its segments, its checkpoints, and its share of the blobs, each,
+	// as JetStream counts bytes; 0 means [DefaultQuotaBytes], [UnlimitedQuota] none.
 	QuotaBytes int64
-	// ReserveBytes is how far beyond the quota the daemon may raise the limit for its own control events while the
-	// stream is full; 0 means [DefaultReserveBytes]. It has no effect if the quota is unlimited.
+	// ReserveBytes is how far beyond the quota the daemon itself may go in each of them but the blobs; 0 means
+	// [DefaultReserveBytes], or a smaller quota. It has no effect if the quota is unlimited.
 	ReserveBytes int64
 	// CheckpointsPerRun is the number of checkpoints kept of each run; 0 means [DefaultCheckpointsPerRun], at
 	// most [MaxCheckpointsPerRun].
@@ -87,8 +88,17 @@ func CheckSilence(d time.Duration) error {
 func (c FleetConfig) Defaults() FleetConfig {
 	c.Shards, c.NewShards = cmp.Or(c.Shards, c.NewShards, 1), 0
 	c.Replicas, c.CheckpointsPerRun = cmp.Or(c.Replicas, 1), cmp.Or(c.CheckpointsPerRun, DefaultCheckpointsPerRun)
-	c.QuotaBytes, c.ReserveBytes = cmp.Or(c.QuotaBytes, DefaultQuotaBytes), cmp.Or(c.ReserveBytes, DefaultReserveBytes)
+	c.QuotaBytes = cmp.Or(c.QuotaBytes, DefaultQuotaBytes)
+	c.ReserveBytes = cmp.Or(c.ReserveBytes, reserveOf(c.QuotaBytes))
 	return c
+}
+
+// reserveOf is the default reserve for a quota.
+func reserveOf(quota int64) int64 {
+	if quota == UnlimitedQuota {
+		return DefaultReserveBytes
+	}
+	return min(quota, DefaultReserveBytes)
 }
 
 // Validate reports every field that is out of range; zeros mean the defaults. The errors match [ErrSettings].

@@ -93,6 +93,16 @@ type resource struct {
 	shared bool
 }
 
+// limits are the byte limits that the stream may have with so much stored: a daemon raises that of a log for its
+// control events, and lowers it while the shard's checkpoints have no room; see [Shard.Throttle].
+func (r *resource) limits(used int64) limits {
+	l := limits{low: r.want.MaxBytes, high: max(r.want.MaxBytes+r.reserve, used)}
+	if r.reserve > 0 && (r.old == nil || r.old.MaxBytes == r.want.MaxBytes) {
+		l.low = 1
+	}
+	return l
+}
+
 // LeastServer is the first NATS server version that knows all flags of the streams. An older one drops them silently, or
 // makes some of the streams.
 const LeastServer = "2.15.2"
@@ -186,12 +196,13 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 	return next, nil
 }
 
-// ensureAll creates and verifies all streams. It ends with ctx, as the remaining streams would all fail with the same
-// error.
+// ensureAll creates and verifies all streams. It ends with ctx, and on a server without room: the remaining streams
+// would all fail with the same error.
 func (p *provisioner) ensureAll(ctx context.Context, list []resource) error {
 	var errs []error
 	for _, r := range list {
-		if errs = append(errs, p.ensure(ctx, r)); ctx.Err() != nil {
+		err := p.ensure(ctx, r)
+		if errs = append(errs, err); ctx.Err() != nil || errors.Is(err, ErrFull) {
 			break
 		}
 	}
@@ -372,10 +383,10 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 	}
 	want := r.want
 	used := int64(info.State.Bytes) //nolint:gosec // a size on disk
-	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
+	lift := r.limits(used)
 	old := r.old
-	if old != nil && old.MaxBytes > 0 && have.MaxBytes >= old.MaxBytes && have.MaxBytes <= max(old.MaxBytes+r.oldReserve, used) {
-		// A limit raised under the earlier settings counts as theirs.
+	if old != nil && old.MaxBytes > 0 && have.MaxBytes > 0 && (have.MaxBytes >= old.MaxBytes || r.oldReserve > 0) && have.MaxBytes <= max(old.MaxBytes+r.oldReserve, used) {
+		// A limit raised or lowered by the daemon under the earlier settings counts as theirs.
 		o := *old
 		o.MaxBytes, old = have.MaxBytes, &o
 	}

@@ -127,8 +127,6 @@ func TestProvision_ChangedFlag_NamesCommand(t *testing.T) {
 		"events: roll-up allowed":      {eventStream, "allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup = true }},
 		"events: age":                  {eventStream, "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
 		"events: old ones discarded":   {eventStream, "discard", func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }},
-		"events: limit lowered":        {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},
-		"events: beyond the reserve":   {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }},
 		"events: unlimited":            {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }},
 		"events: no atomic batches":    {eventStream, "allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
 		"events: window":               {eventStream, "duplicate_window", func(c *jetstream.StreamConfig) { c.Duplicates = time.Second }},
@@ -145,8 +143,10 @@ func TestProvision_ChangedFlag_NamesCommand(t *testing.T) {
 		"checkpoints: all announced": {checkpointStream, "republish", func(c *jetstream.StreamConfig) {
 			c.RePublish = &jetstream.RePublish{Source: ">", Destination: "waymark.checkpoints.alpha.0.>"}
 		}},
-		"checkpoints: history":   {checkpointStream, "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }},
+		"checkpoints: history":   {checkpointStream, "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }},
+		"checkpoints: limit":     {checkpointStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},
 		"checkpoints: direct":    {checkpointStream, "allow_direct", func(c *jetstream.StreamConfig) { c.AllowDirect = false }},
+		"segments: unlimited":    {segmentStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }},
 		"segments: age":          {segmentStream, "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
 		"segments: per subject":  {segmentStream, "discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }},
 		"blobs: limit":           {blobStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},

@@ -2,6 +2,7 @@ package kvstore_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -211,11 +212,113 @@ func TestChange_QuotaLiftedBehindItsWrite_AppliesItAgain(t *testing.T) {
 
 func TestLargestQuota_AnyRoom_FleetFitsExactly(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		room, quota int64
-		shards      int
-	}{{15 << 20, 12 << 20, 1}, {20 << 20, 16 << 20, 1}, {144 << 20, 115 << 20, 1}, {100 << 20, 44 << 20, 2}, {2304 << 20, 1 << 30, 2}, {100 << 30, 100<<30 - 256<<20, 1}} {
-		require.Equal(t, c.quota, kvstore.LargestQuota(c.room, c.shards), "%d", c.room)
+	for _, shards := range []int{1, 2, 8} {
+		for _, room := range []int64{kvstore.LeastRoom(shards), 3 << 30, 144 << 30} {
+			quota := kvstore.LargestQuota(room, shards)
+			require.GreaterOrEqual(t, quota, int64(kvstore.MinQuotaBytes))
+			fits := func(quota int64) bool {
+				c := kvstore.FleetConfig{QuotaBytes: quota}.Defaults()
+				return kvstore.Storage(shards, quota, c.ReserveBytes) <= room
+			}
+			require.True(t, fits(quota) && !fits(quota+1<<20), "%d MiB for %d shards of %d MiB", room>>20, shards, quota>>20)
+		}
 	}
-	require.EqualValues(t, 20<<20, kvstore.LeastRoom(1))
+	require.Zero(t, kvstore.LargestQuota(0, 1))
+	require.EqualValues(t, 116<<20, kvstore.LeastRoom(1))
+}
+
+// fillBucket stores large keys until the bucket has used up the quota.
+func fillBucket(tb testing.TB, b *bench, bucket string, quota int64) {
+	tb.Helper()
+	for i := range quota/(500<<10) + 1 {
+		_, err := b.js.Publish(tb.Context(), fmt.Sprintf("$KV.%s.a.b.%d", bucket, i), make([]byte, 500<<10))
+		require.NoError(tb, err, "the daemon has a reserve")
+	}
+}
+
+// A log whose events' checkpoints would find no room takes none of executors, and those of the daemon.
+func TestThrottle_CheckpointsAtTheQuota_LogIsClosed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	look := func(folded schema.StreamSequence) {
+		t.Helper()
+		wait, err := b.shard.Throttle(t.Context(), folded)
+		require.NoError(t, err)
+		require.Positive(t, wait)
+	}
+	publish := func() error {
+		_, err := b.js.Publish(t.Context(), b.names.EventSubject("run-1"), make([]byte, 100<<10))
+		return err
+	}
+	look(0)
+	require.NoError(t, publish())
+	fillBucket(t, b, b.names.CheckpointBucket(), kvstore.MinQuotaBytes)
+	look(1)
+	require.True(t, b.shard.Closed())
+	require.ErrorContains(t, publish(), "maximum bytes exceeded")
+	require.EqualValues(t, 1, config(t, b.js, checkpointStream).MaxMsgsPerSubject, "the last checkpoint of each run is enough")
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "both are as they must be")
+	for _, s := range kvstore.Inspect(t.Context(), b.js, settingsOf(t, b)) {
+		require.NoError(t, s.Err)
+	}
+	// Another daemon, which has not looked, opens the log no further than for its own event.
+	other := openShard(t, b.js, "alpha")
+	_, err := other.LiftQuota(t.Context(), 110<<10)
+	require.NoError(t, err)
+	require.NoError(t, publish(), "a control event")
+	require.ErrorContains(t, publish(), "maximum bytes exceeded")
+
+	cfg := smallFleet()
+	cfg.QuotaBytes *= 4
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "a larger quota opens it")
+	require.NoError(t, publish())
+	b.shard.Update(*settingsOf(t, b))
+	look(usage(t, b).Last)
+	require.False(t, b.shard.Closed())
+	require.EqualValues(t, 5, config(t, b.js, checkpointStream).MaxMsgsPerSubject)
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
+	b.shard.Update(*settingsOf(t, b))
+	look(usage(t, b).Last)
+	require.ErrorContains(t, publish(), "maximum bytes exceeded", "closed again")
+	s, err := b.js.Stream(t.Context(), checkpointStream)
+	require.NoError(t, err)
+	require.NoError(t, s.Purge(t.Context()))
+	look(usage(t, b).Last)
+	require.NoError(t, publish(), "room for checkpoints opens it")
+
+	// Events that are not folded yet count as what their checkpoints may take.
+	for range 120 {
+		require.NoError(t, publish())
+	}
+	fillBucket(t, b, b.names.CheckpointBucket(), kvstore.MinQuotaBytes/2)
+	look(1)
+	require.ErrorContains(t, publish(), "maximum bytes exceeded")
+	look(usage(t, b).Last)
+	require.NoError(t, publish())
+}
+
+func settingsOf(tb testing.TB, b *bench) *schema.FleetSettings {
+	tb.Helper()
+	s, _, err := kvstore.NewFleets(b.js).Get(tb.Context(), "alpha")
+	require.NoError(tb, err)
+	return &s
+}
+
+// Segments end at the quota, so that a removal, which makes room, finds some.
+func TestThrottle_SegmentsAtTheQuota_RefusedAndRemovalsGoOn(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	fillBucket(t, b, b.names.SegmentBucket(), kvstore.MinQuotaBytes-2<<20)
+	_, err := b.shard.Throttle(t.Context(), 0)
+	require.NoError(t, err)
+	for n := 1; err == nil; n++ {
+		require.Less(t, n, 10, "the quota does not hold")
+		err = b.shard.Segments.Create(t.Context(), "run-1", n, make([]byte, 500<<10))
+	}
+	require.ErrorIs(t, err, kvstore.ErrFull)
+	_, err = b.shard.Throttle(t.Context(), 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, b.shard.Segments.Create(t.Context(), "run-2", 1, make([]byte, 500<<10)), kvstore.ErrFull)
+	require.NoError(t, b.shard.Removals.Add(t.Context(), "run-1", 1))
+	require.False(t, b.shard.Closed(), "the log has room of its own")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -12,6 +13,9 @@ import (
 type Segments struct {
 	bucket bucket
 	names  schema.Names
+	// room is how many bytes of segments may still be stored: the rest of the stream is for the daemon's own keys and for
+	// removals, which make room. [Shard.Throttle] sets it, and each segment takes from it.
+	room atomic.Int64
 }
 
 // MaxSegments bounds the number of a run's segments.
@@ -70,6 +74,10 @@ func (s *Segments) put(ctx context.Context, run string, n int, stored []byte, re
 	if len(stored) == 0 {
 		return fmt.Errorf("%w: it is empty", ErrCorrupt)
 	}
+	if s.room.Load() < int64(len(stored)) {
+		return fmt.Errorf("%w: segments have used up the quota", ErrFull)
+	}
+	s.room.Add(-int64(len(stored)))
 	_, err = s.bucket.publish(ctx, s.bucket.message(key, stored, nil, true, rev))
 	return err
 }

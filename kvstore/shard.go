@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,8 @@ type Shard struct {
 
 	js       jetstream.JetStream
 	settings *atomic.Pointer[schema.FleetSettings]
+	// closed: the log takes no events of executors; see [Shard.Throttle].
+	closed *atomic.Bool
 }
 
 // OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
@@ -42,13 +45,16 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 	names := schema.NamesOf(settings.Fleet, shard)
 	current := new(atomic.Pointer[schema.FleetSettings])
 	current.Store(&settings)
+	segments := &Segments{bucket: newBucket(js, names.SegmentBucket()), names: names}
+	segments.room.Store(math.MaxInt64)
 	return &Shard{
 		Names:       names,
 		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
-		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
+		Segments:    segments,
 		Removals:    &Removals{newBucket(js, names.SegmentBucket())},
 		js:          js,
 		settings:    current,
+		closed:      new(atomic.Bool),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -26,9 +27,9 @@ const (
 	maxSegmentMessage = schema.MaxSegment + 8<<10
 	// maxDeadLetter leaves room for the description of a complete event.
 	maxDeadLetter = MaxEventMessage + 16<<10
-	// maxDeadLetterBytes bounds a fleet's dead letters: the oldest are dropped first. The events themselves stay in
+	// MaxDeadLetterBytes bounds a fleet's dead letters: the oldest are dropped first. The events themselves stay in
 	// their run's log or segments. The server reserves the bound, so it is a quarter of a small quota.
-	maxDeadLetterBytes = 256 << 20
+	MaxDeadLetterBytes = 256 << 20
 	// fleetHistory keeps a few earlier settings, to show what changed.
 	fleetHistory = 5
 	// minPayload is the smallest max_payload of a server that can carry every message. The largest is a checkpoint
@@ -115,6 +116,7 @@ func eventStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig
 func checkpointStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := kvBase(n.CheckpointBucket(), "Waymark: checkpoints of runs, derived from the events",
 		s.Replicas, int64(s.CheckpointsPerRun))
+	c.MaxBytes = withReserve(s)
 	// One token: the keys of runs match; the daemon's own (_.fold, _.live.<run>) have more and do not match.
 	c.RePublish = &jetstream.RePublish{
 		Source:      "$KV." + n.CheckpointBucket() + ".*",
@@ -136,6 +138,7 @@ func derivedPersistMode(s *schema.FleetSettings) jetstream.PersistModeType {
 
 func segmentStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := kvBase(n.SegmentBucket(), "Waymark: sealed events of runs, the truth", s.Replicas, 1)
+	c.MaxBytes = withReserve(s)
 	c.MaxMsgSize = maxSegmentMessage
 	return c
 }
@@ -145,7 +148,20 @@ func blobStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := base("OBJ_"+bucket, "Waymark: large payloads of runs, the truth", s.Replicas,
 		"$O."+bucket+".C.>", "$O."+bucket+".M.>")
 	c.AllowRollup = true // the object store uses it to replace an object's description
+	c.MaxBytes = s.QuotaBytes
+	if s.QuotaBytes != UnlimitedQuota {
+		c.MaxBytes *= int64(s.Shards)
+	}
 	return c
+}
+
+// withReserve is the limit of a bucket that only the daemon writes. Executors let it grow to the quota by their
+// events; the reserve is for removals, which make room, and for events that are not folded yet.
+func withReserve(s *schema.FleetSettings) int64 {
+	if s.QuotaBytes == UnlimitedQuota {
+		return UnlimitedQuota
+	}
+	return s.QuotaBytes + s.ReserveBytes
 }
 
 func deadLetterStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
@@ -162,26 +178,28 @@ func deadLetterStream(fleet string, s *schema.FleetSettings) jetstream.StreamCon
 // deadLetterBytes is the bound of a fleet's dead letters, given its quota.
 func deadLetterBytes(quota int64) int64 {
 	if quota == UnlimitedQuota {
-		return maxDeadLetterBytes
+		return MaxDeadLetterBytes
 	}
-	return min(maxDeadLetterBytes, quota/4)
+	return min(MaxDeadLetterBytes, quota/4)
+}
+
+// Storage is how many bytes the streams of a fleet can have, in one copy: log, segments, checkpoints and blobs of each
+// shard the quota, all but the blobs a reserve above it, and the dead letters. A server reserves that much.
+func Storage(shards int, quota, reserve int64) int64 {
+	return int64(shards)*(4*quota+3*reserve) + deadLetterBytes(quota)
 }
 
 // LargestQuota returns the largest quota, in whole MiB, for a number of shards on a server that can reserve room
 // bytes. If it is below [MinQuotaBytes], the fleet does not fit.
 func LargestQuota(room int64, shards int) int64 {
-	n := int64(shards)
-	quota := max(room-maxDeadLetterBytes, 0) / n
-	if quota/4 < maxDeadLetterBytes {
-		quota = room / (4*n + 1) * 4
-	}
-	return quota >> 20 << 20
+	quota := sort.Search(int(room>>20)+1, func(mib int) bool {
+		return Storage(shards, int64(mib)<<20, reserveOf(int64(mib)<<20)) > room
+	})
+	return max(int64(quota)-1, 0) << 20
 }
 
 // LeastRoom is the storage that a server must be able to reserve for a number of shards with the smallest quota.
-func LeastRoom(shards int) int64 {
-	return int64(shards)*MinQuotaBytes + deadLetterBytes(MinQuotaBytes)
-}
+func LeastRoom(shards int) int64 { return Storage(shards, MinQuotaBytes, reserveOf(MinQuotaBytes)) }
 
 func sharedStreams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
@@ -268,8 +286,17 @@ func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 		if f.same(have, want) {
 			continue
 		}
-		if f.name == "max_bytes" && want.MaxBytes > 0 && have.MaxBytes >= lift.low && have.MaxBytes <= lift.high {
-			continue
+		if f.name == "max_bytes" && want.MaxBytes > 0 && have.MaxBytes >= lift.low {
+			if have.MaxBytes <= lift.high {
+				continue
+			}
+			if old != nil {
+				c.pending = append(c.pending, f) // the stream had more than a lowered quota, and has less by now
+				continue
+			}
+		}
+		if f.name == "max_msgs_per_subject" && want.RePublish != nil && have.MaxMsgsPerSubject == 1 {
+			continue // a full bucket of checkpoints keeps the last of each run
 		}
 		if f.name == "persist_mode" && have.PersistMode == jetstream.DefaultPersistMode {
 			continue // safer than expected, and slower: no reason to refuse a stream of an earlier version

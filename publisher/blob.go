@@ -43,7 +43,10 @@ func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 		}
 		d.data = data // this handle folds the same data as every other reader
 	}
-	d.body, d.dataref, err = f.moveLarge(ctx, run, data, body)
+	began := time.Now()
+	if d.body, d.dataref, err = f.moveLarge(ctx, run, data, body); d.dataref != "" {
+		d.put = began
+	}
 	return err
 }
 

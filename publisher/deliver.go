@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/base/pause"
+	"github.com/waymarkio/waymark/internal/nats/blob"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -208,6 +209,9 @@ func (d *delivery) try(ctx context.Context) (step, error) {
 			return d.learn(ctx, err)
 		}
 		return stepEnded, err
+	}
+	if it := d.items[0]; !it.put.IsZero() && blob.Late(it.put, time.Now()) {
+		return stepEnded, d.undelivered(it, errors.New("its large fields were stored hours ago, and may be collected: repeat the call"))
 	}
 	sent := time.Now()
 	last, _ := d.ledger.end()

@@ -141,6 +141,8 @@ type draft struct {
 
 	body    []byte
 	dataref string
+	// put is when a large field of it began to be put; zero if it has none.
+	put time.Time
 }
 
 // item is a sealed event.
@@ -163,6 +165,8 @@ type item struct {
 	next *schema.Head
 	// sent: a try had no answer, so the event may be stored.
 	sent bool
+	// put as in draft, of the latest call.
+	put time.Time
 }
 
 // message returns the item as a message, a new one for each try. The first one uses the item's own header.
@@ -232,7 +236,7 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 		Data:            d.body,
 	}
 	e.Seal()
-	it := &item{event: e, unless: d.unless}
+	it := &item{event: e, unless: d.unless, put: d.put}
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()

@@ -98,6 +98,9 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 	defer r.slot.leave()
 	items, err := with2(r.ledger, func(l *ledger) ([]*item, error) { return l.seal(drafts) })
 	if err == nil {
+		for i := range drafts {
+			items[len(items)-len(drafts)+i].put = drafts[i].put
+		}
 		err = r.recorder.deliver(ctx, items)
 	}
 	if err == nil && last != nil {

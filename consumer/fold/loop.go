@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/base/failpoint"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -26,6 +27,7 @@ func (s *term) loop(ctx context.Context) error {
 	}
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
+	wait := s.throttle(ctx) // before the first put, which may find a full bucket
 	in := newPrefetcher(reader, s.names, s.cfg.BatchEvents, s.awaitKeys)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
@@ -38,6 +40,15 @@ func (s *term) loop(ctx context.Context) error {
 	}
 	group.Go(func() error { return supersededOr(s.purger.Run(ctx, s.caughtUpWithLog)) })
 	group.Go(func() error { return s.remover.Run(ctx) })
+	group.Go(func() error {
+		for pause.For(ctx, wait) == nil {
+			wait = s.throttle(ctx)
+		}
+		return nil
+	})
+	if s.names.Shard == 0 {
+		group.Go(func() error { return s.collectBlobs(ctx) })
+	}
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
 		return errors.New("event stream ended")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -48,6 +49,39 @@ func (s *term) reconcile(ctx context.Context) error {
 	}
 	s.safeMark.note(s.mark.Position, s.now())
 	return nil
+}
+
+// throttle keeps room in the shard's buckets, once at once.
+func (s *term) throttle(ctx context.Context) (wait time.Duration) {
+	wait, err := s.shard.Throttle(ctx, schema.StreamSequence(s.committed.Load()))
+	if err == nil {
+		return wait
+	}
+	if ctx.Err() == nil {
+		s.log.Warn().Err(err).Msg("room for checkpoints not known")
+	}
+	return time.Second
+}
+
+// collectEvery is the interval of collectBlobs.
+const collectEvery = time.Hour
+
+// collectBlobs collects what no event names in the fleet's blob store.
+func (s *term) collectBlobs(ctx context.Context) error {
+	for {
+		n, err := s.shard.CollectBlobs(ctx, s.now())
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.log.Warn().Err(err).Msg("blobs that no event names are not collected, trying again in an hour")
+		case n > 0:
+			s.log.Info().Int("blobs", n).Msg("collected blobs that no event names")
+		}
+		if pause.For(ctx, collectEvery) != nil {
+			return nil
+		}
+	}
 }
 
 // checkBucket notices a checkpoint bucket that was deleted or created again while there was nothing to put.

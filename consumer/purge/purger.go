@@ -235,6 +235,13 @@ func (p *Purger) Run(ctx context.Context, caughtUp func() bool) error {
 func (p *Purger) purge(ctx context.Context) error {
 	var marked time.Time
 	for {
+		if p.deps.Shard.Closed() {
+			// Room in the log would be for events of executors only, whose checkpoints have none.
+			if err := p.rest(ctx, fullLookMax/4); err != nil {
+				return err
+			}
+			continue
+		}
 		wait, err := p.relieve(ctx)
 		if err != nil {
 			return err

@@ -30,7 +30,7 @@ func TestServe_DiskIsFullAtTheStart_SaysSoAndStartsOnceThereIsRoom(t *testing.T)
 	disk := natstest.Disk(t, 512)
 	state, ballast := filepath.Join(disk, "state"), filepath.Join(disk, "ballast")
 	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
-	args := []string{"--state-dir", state, "--http", address, "--quota", "64MiB"}
+	args := []string{"--state-dir", state, "--http", address, "--quota", "32MiB"}
 	none := func(string) string { return "" }
 	_, stop, err := startDaemon(args, none)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
 	disk := natstest.Disk(t, 512)
 	state, ballast := filepath.Join(disk, "state"), filepath.Join(disk, "ballast")
 	log := new(lockedBuffer)
-	line, stop, err := startDaemonTo(log, []string{"--state-dir", state, "--http", "127.0.0.1:0", "--quota", "64MiB", "--shards", "1"}, func(string) string { return "" })
+	line, stop, err := startDaemonTo(log, []string{"--state-dir", state, "--http", "127.0.0.1:0", "--quota", "32MiB", "--shards", "1"}, func(string) string { return "" })
 	require.NoError(t, err)
 	defer func() {
 		code, text := stop()

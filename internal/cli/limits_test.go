@@ -2,13 +2,9 @@ package cli
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/fold"
@@ -52,8 +48,9 @@ func limitRows() [][3]string {
 		{"lines of the instructions in a checkpoint", count(schema.MaxOverviewLines), "the rest is counted"},
 		{"a segment as stored; before compression", size(schema.MaxSegment) + "; " + size(schema.MaxSegmentRaw), ""},
 		{"Fleet", "", ""},
-		{"log of a shard (quota)", size(kvstore.DefaultQuotaBytes), "`serve --quota`; half of a smaller disk; full: publishing waits, then `ErrFleetFull`"},
-		{"reserve above it, for the daemon's own events", size(kvstore.DefaultReserveBytes), "takeovers and reads work on a full fleet"},
+		{"log of a shard (quota); its segments, checkpoints and blobs, each", size(kvstore.DefaultQuotaBytes), "`serve --quota`; less on a small disk; full: publishing waits, then `ErrFleetFull`"},
+		{"reserve above each, for the daemon", size(kvstore.DefaultReserveBytes), "[what works on a full fleet](#a-full-fleet)"},
+		{"dead letters of a fleet", "a quarter of the quota, to " + size(kvstore.MaxDeadLetterBytes), "the oldest are dropped"},
 		{"checkpoints kept of each run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; one of an ended run that is purged from the log"},
 		{"time between two checkpoints of a run", span(fold.DefaultLinger) + ", " + span(fold.MinLinger) + " to " + span(fold.MaxLinger), "`serve --checkpoint-interval`; at once when 1,024 events or 8 MiB wait"},
 		{"events in the log after they were sealed", span(fold.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
@@ -97,17 +94,5 @@ func TestLimitsPage_Values_EqualCode(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
 	}
-	const begin, end = "<!-- limits: made by a test -->\n", "<!-- end of limits -->\n"
-	path := filepath.Join("..", "..", "docs", "limits.md")
-	page, err := os.ReadFile(path)
-	require.NoError(t, err)
-	before, rest, ok := strings.Cut(string(page), begin)
-	require.True(t, ok, "the page has no mark %q", begin)
-	have, after, ok := strings.Cut(rest, end)
-	require.True(t, ok, "the page has no mark %q", end)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(before+begin+b.String()+end+after), 0o600))
-		return
-	}
-	require.Equal(t, b.String(), have, "run: go test ./internal/cli -run Limits -update")
+	requirePart(t, "limits.md", "limits", b.String(), "Limits")
 }

@@ -20,11 +20,11 @@ func TestServe_NoRoomForQuota_NamesNextStep(t *testing.T) {
 	args := []string{"serve", "--http", "off", "--context", server.NATSD().Endpoint().Context, "--log-level", "error"}
 	code := Run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr)
 	require.Equal(t, int(failure.Full), code, stderr.String())
-	require.Contains(t, stderr.String(), "10737418240 bytes")
-	require.Contains(t, stderr.String(), "hint: use a quota below 10.0 GiB (waymark"+schema.Flag("context", args[4])+" serve --quota SIZE)")
+	require.Contains(t, stderr.String(), "4294967296 bytes")
+	require.Contains(t, stderr.String(), "hint: use a quota below 4.0 GiB (waymark"+schema.Flag("context", args[4])+" serve --quota SIZE)")
 
 	// The way out works.
-	line, stop, err := startDaemon(append(args[1:], "--quota", "128MiB"), getenv)
+	line, stop, err := startDaemon(append(args[1:], "--quota", "64MiB"), getenv)
 	require.NoError(t, err)
 	require.Contains(t, line, server.URL())
 	code, log := stop()

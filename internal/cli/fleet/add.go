@@ -28,8 +28,7 @@ type addCmd struct {
 	Dir         string         `placeholder:"DIR" help:"Directory for keys, NATS contexts and the server's configuration; without it, only streams and buckets are created."`
 	Offline     bool           `help:"Write files only; connect to no server."`
 	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine, which includes the fleet's configuration."`
-	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
-	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk space of the fleet (default: four times its logs plus 1GiB, per replica)."`
+	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of log, segments, checkpoints and blobs, of each, per shard (default: 4GiB)."`
 	Shards      base.Positive  `placeholder:"N" help:"Shards, also in the permissions (default: 1)."`
 	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
@@ -94,8 +93,8 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Offline && c.Dir == "":
 		return failure.New(failure.Usage, "name the directory with --dir", "--offline writes files only")
-	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Executors)+len(c.Observers)+len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
-		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --executor, --observer, --operator, --duties, --verify and --include change the server's configuration")
+	case c.Dir == "" && (c.Connections != 0 || len(c.Verify) > 0 || len(c.Executors)+len(c.Observers)+len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
+		return failure.New(failure.Usage, "name the directory with --dir", "--connections, --executor, --observer, --operator, --duties, --verify and --include change the server's configuration")
 	}
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
@@ -254,7 +253,6 @@ func (c addCmd) command() string {
 	flag("dir", c.Dir, c.Dir != "")
 	flag("include", c.Include, c.Include != "")
 	flag("quota", base.ByteSize(c.Quota).Flag(), c.Quota != 0)
-	flag("storage", c.Storage.Flag(), c.Storage != 0)
 	flag("shards", fmt.Sprint(int(c.Shards)), c.Shards != 0)
 	flag("replicas", fmt.Sprint(int(c.Replicas)), c.Replicas != 0)
 	flag("checkpoints", fmt.Sprint(int(c.Checkpoints)), c.Checkpoints != 0)

@@ -282,7 +282,7 @@ func (d *doctor) room(s *kvstore.Inspected) int {
 	case percent < fullWarn:
 		return 0
 	}
-	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE, or purge sealed events earlier (--purge-after)",
+	d.add("room in streams", result, "remove runs, or raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE",
 		"stream %s is at %d %% of %s", s.Stream, percent, output.Bytes(limit))
 	return 1
 }

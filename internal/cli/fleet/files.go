@@ -33,7 +33,6 @@ type fleetFiles struct {
 	Shards      int      `json:"shards"`
 	Replicas    int      `json:"replicas"`
 	Quota       int64    `json:"quota_bytes"`
-	Storage     int64    `json:"storage_bytes,omitzero"`
 	Connections int64    `json:"connections,omitzero"`
 	Verify      []string `json:"verify_subjects,omitzero"`
 	// Duties are separate, or joint.
@@ -46,12 +45,9 @@ const (
 	dutiesSeparate = "separate"
 )
 
-// storageFactor is how much more than its log a fleet may store by default, for segments, checkpoints and blobs;
-// storageRest is for data of constant size, such as dead letters.
-const (
-	storageFactor = 4
-	storageRest   = 1 << 30
-)
+// storageRest is the room of an account beyond its streams' limits, in each copy: for leases, settings, and events that
+// are on their way into a stream.
+const storageRest = 256 << 20
 
 // write creates the fleet's missing files.
 func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
@@ -220,7 +216,7 @@ func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 			*to = from
 		}
 	}
-	for to, from := range map[*int64]int64{&f.Quota: int64(c.Quota), &f.Storage: int64(c.Storage), &f.Connections: c.Connections} {
+	for to, from := range map[*int64]int64{&f.Quota: int64(c.Quota), &f.Connections: c.Connections} {
 		if from != 0 {
 			*to = from
 		}
@@ -234,15 +230,12 @@ func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 	return nil
 }
 
-// storage is the account's limit in bytes, replicas included.
+// storage is the account's limit in bytes, replicas included; 0 is none.
 func (f *fleetFiles) storage() int64 {
-	switch {
-	case f.Storage > 0:
-		return f.Storage
-	case f.Quota <= 0:
+	if f.Quota <= 0 {
 		return 0
 	}
-	return int64(f.Replicas) * (storageFactor*int64(f.Shards)*f.Quota + storageRest)
+	return int64(f.Replicas) * (kvstore.Storage(f.Shards, f.Quota, kvstore.DefaultReserveBytes) + storageRest)
 }
 
 // ensureKey returns the public key of the seed in a file. It creates a missing file.

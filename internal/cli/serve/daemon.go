@@ -376,23 +376,22 @@ func (d *daemon) storeRoom() int64 {
 }
 
 // roomyShards is the number of shards of a new fleet on an embedded server that may store so many bytes: [kvstore.LoneShards], or on a small
-// disk as many logs of the quota as fit; a quota of 0 is any from leastQuota on. The server reserves the logs.
+// disk as many of the quota as fit; a quota of 0 is any from leastQuota on. The server reserves their room.
 func roomyShards(store, quota int64) int {
 	shards := kvstore.LoneShards
-	for shards > 1 && kvstore.LargestQuota(store/2, shards) < max(quota, leastQuota) {
+	for shards > 1 && kvstore.LargestQuota(store-store/rest, shards) < max(quota, leastQuota) {
 		shards /= 2
 	}
 	return shards
 }
 
-// roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: 0, the
-// usual default, or on a small disk what leaves half of the room to segments, blobs and dead letters. The server
-// reserves it.
+// rest is the part of a small store that is left for leases and settings, and to other fleets.
+const rest = 16
+
+// roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: the usual
+// one, or on a small disk what fits. The server reserves it.
 func roomyQuota(store int64, shards int) int64 {
-	if quota := store / 2 / int64(shards); quota < kvstore.DefaultQuotaBytes {
-		return max(quota, leastQuota)
-	}
-	return 0
+	return min(max(kvstore.LargestQuota(store-store/rest, shards), kvstore.MinQuotaBytes), kvstore.DefaultQuotaBytes)
 }
 
 // noRoom adds to the error of a server that cannot reserve the fleet's streams the quota that would fit, if it is known.
@@ -415,7 +414,7 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	return f
 }
 
-// leastQuota is the smallest default quota; with less room the start fails.
+// leastQuota is the smallest default quota of several shards; with less room there are fewer.
 const leastQuota = 64 << 20
 
 // Run starts the parts in group. Each ends with ctx; the service finishes its pending requests.

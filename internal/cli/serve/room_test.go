@@ -15,7 +15,7 @@ import (
 
 func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
 	t.Parallel()
-	server := natstest.Start(t, natstest.MaxStore(100<<20))
+	server := natstest.Start(t, natstest.MaxStore(512<<20))
 	d := &daemon{server: server.NATSD()}
 	js, err := jetstream.New(server.Conn(t))
 	require.NoError(t, err)
@@ -25,8 +25,8 @@ func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
 	f, ok := errors.AsType[*failure.Error](d.noRoom(config, full))
 	require.True(t, ok)
 	require.Equal(t, failure.Full, f.Code)
-	require.Contains(t, f.Hint, "waymark serve --quota 44MiB")
-	config.QuotaBytes = 44 << 20
+	require.Contains(t, f.Hint, "waymark serve --quota 35MiB")
+	config.QuotaBytes = 35 << 20
 	require.NoError(t, kvstore.Provision(t.Context(), js, config), "what the first start left makes way")
 }
 
@@ -36,7 +36,7 @@ func TestServe_OwnServerTooSmallForAnyQuota_HintNamesTheLeastDisk(t *testing.T) 
 	d := &daemon{server: server.NATSD()}
 	f, ok := errors.AsType[*failure.Error](d.noRoom(kvstore.FleetConfig{Shards: 1}.Defaults(), kvstore.ErrFull))
 	require.True(t, ok)
-	require.Contains(t, f.Hint, "a disk of at least 26.7 MiB")
+	require.Contains(t, f.Hint, "a disk of at least 154.7 MiB")
 }
 
 // A fleet of a fresh machine with a small disk starts without a flag.
@@ -49,5 +49,5 @@ func TestServe_FreshServerWithASmallStore_DefaultQuotaFits(t *testing.T) {
 	a.Fleet = "default"
 	settings, err := Cmd{}.provisionOnce(t.Context(), a, &daemon{server: server.NATSD()}, js)
 	require.NoError(t, err)
-	require.EqualValues(t, 72<<20, settings.QuotaBytes)
+	require.EqualValues(t, 18<<20, settings.QuotaBytes)
 }

@@ -27,7 +27,7 @@ type Cmd struct {
 	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded server (WAYMARK_PORT; default: that of the last start)."`
 	Embedded    bool           `help:"Run the embedded server, whatever the environment names."`
 	NoFold      bool           `help:"Only answer requests: another process folds."`
-	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
+	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of log, segments, checkpoints and blobs, of each, per shard (WAYMARK_QUOTA; default: 4GiB, less on a small disk)."`
 	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
 	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"At most one checkpoint of a run in this time, 1ms to 1s (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
 	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, 1 on an external one)."`

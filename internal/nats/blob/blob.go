@@ -41,11 +41,12 @@ var errStale = errors.New("a replica lacks what its leader has")
 type Store struct {
 	js             jetstream.JetStream
 	bucket, stream string
+	now            func() time.Time
 }
 
 // New returns the store of a bucket. Its methods return [jetstream.ErrBucketNotFound] if there is none.
 func New(js jetstream.JetStream, bucket string) *Store {
-	return &Store{js: js, bucket: bucket, stream: "OBJ_" + bucket}
+	return &Store{js: js, bucket: bucket, stream: "OBJ_" + bucket, now: time.Now}
 }
 
 // chunks and description are the subjects of an object, by the object store's protocol.
@@ -89,7 +90,12 @@ func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.Object
 	if err != nil {
 		return nil, fmt.Errorf("its description: %w", err)
 	}
-	return described(run, msg.Data)
+	info, err := described(run, msg.Data)
+	if err == nil {
+		// Who wrote the description may have left the time out, or made it up. Without the server's it is old.
+		info.ModTime, _ = time.Parse(time.RFC3339Nano, jsapi.Last(msg.Header, jsapi.HeaderTime))
+	}
+	return info, err
 }
 
 // described reads the description of a run's object.

@@ -21,7 +21,15 @@ import (
 // chunkSize is the object store's default.
 const chunkSize = 128 << 10
 
-// Put stores content, whose SHA-256 is digest, as a run's blob, unless a complete object of that name and size
+// Fresh is how long a blob may wait for the next step: chunks for their description, an object for another put that
+// finds it, and then for its event. The daemon collects what no event names a day after it was stored
+// (kvstore.CollectBlobs).
+const Fresh = 6 * time.Hour
+
+// Late reports whether a time is longer ago than [Fresh], by the wall clock: others go on while this machine sleeps.
+func Late(at, now time.Time) bool { return now.Round(0).Sub(at.Round(0)) > Fresh }
+
+// Put stores content, whose SHA-256 is digest, as a run's blob, unless a complete fresh object of that name and size
 // exists. When it returns nil, all of it is acknowledged. After an error it may be repeated. Chunks of a failed try
 // can stay behind, because executors may not purge; their ids have the run's prefix, so they are removed with the
 // run.
@@ -51,8 +59,12 @@ func (s *Store) Replace(ctx context.Context, run, digest string, content []byte)
 		Size:       uint64(len(content)),
 		Digest:     "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
 	}
+	began := s.now()
 	if info.Chunks, err = s.putChunks(ctx, info.NUID, content); err != nil {
 		return err
+	}
+	if Late(began, s.now()) {
+		return fmt.Errorf("its chunks waited too long for their description: %w", nats.ErrTimeout)
 	}
 	body, err := json.Marshal(info)
 	if err != nil {
@@ -75,7 +87,7 @@ func (s *Store) whole(ctx context.Context, run, digest string, size int) (bool, 
 		return false, nil
 	case err != nil:
 		return false, err
-	case info.Size != uint64(size):
+	case info.Size != uint64(size), Late(info.ModTime, s.now()):
 		return false, nil
 	}
 	subject := s.chunks(info.NUID)
