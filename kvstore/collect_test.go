@@ -106,4 +106,3 @@ func TestRemove_FullBlobStore_MakesRoom(t *testing.T) {
 	require.Empty(t, b.ids(t))
 	require.ErrorIs(t, b.load(t, "run-1", strings.Repeat("x", 1<<20)), jetstream.ErrObjectNotFound)
 }
-

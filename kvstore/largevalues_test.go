@@ -27,7 +27,11 @@ func large(run string, at schema.StreamSequence) *schema.Checkpoint {
 // newLeanBench is a bench whose server leaves out what is beyond eight megabytes of an answer.
 func newLeanBench(t *testing.T) *bench {
 	t.Helper()
-	return newBench(t, natstest.With(func(c *natsd.Config) { c.Options = func(o *server.Options) { o.MaxPending = 8 << 20 } }))
+	b := newBench(t, natstest.With(func(c *natsd.Config) { c.Options = func(o *server.Options) { o.MaxPending = 8 << 20 } }))
+	cfg := smallFleet()
+	cfg.QuotaBytes = 256 << 20
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	return b
 }
 
 // checkpointsOf reads the checkpoints of all of some runs.

@@ -149,7 +149,11 @@ func fullFleet(t *testing.T, stream string, fill func(*keyed, *testing.T)) (cell
 		}
 	}
 	works(say(work, inline)) // no room that is lifted for a control event has it
-	works(say(work, 300<<10))
+	if cells[0] == "waits" {
+		cells = append(cells, "waits") // its event is small, and may find the room that a control event left
+	} else {
+		works(say(work, 300<<10))
+	}
 	_, err := two.Get(ctx, "work")
 	works(err)
 	moved, err := two.Resume(ctx, "moved", publisher.ResumeSpec{})
