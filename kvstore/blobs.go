@@ -163,7 +163,7 @@ func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 		if b.Name == "" || b.Deleted {
 			continue
 		}
-		var err error = ErrFull
+		err := ErrFull
 		if !b.False {
 			// A delete marker stays, so that a crash cannot bring the object back.
 			var mark []byte

@@ -47,7 +47,10 @@ func (s *term) loop(ctx context.Context) error {
 		return nil
 	})
 	if s.names.Shard == 0 {
-		group.Go(func() error { return s.collectBlobs(ctx) })
+		group.Go(func() error {
+			s.collectBlobs(ctx)
+			return nil
+		})
 	}
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {

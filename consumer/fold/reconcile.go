@@ -66,20 +66,14 @@ func (s *term) throttle(ctx context.Context) (wait time.Duration) {
 // collectEvery is the interval of collectBlobs.
 const collectEvery = time.Hour
 
-// collectBlobs collects what no event names in the fleet's blob store.
-func (s *term) collectBlobs(ctx context.Context) error {
-	for {
+// collectBlobs collects what no event names in the fleet's blob store, until ctx ends.
+func (s *term) collectBlobs(ctx context.Context) {
+	for wait := time.Duration(0); pause.For(ctx, wait) == nil; wait = collectEvery {
 		n, err := s.shard.CollectBlobs(ctx, s.now())
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Msg("blobs that no event names are not collected, trying again in an hour")
-		case n > 0:
+		} else if n > 0 {
 			s.log.Info().Int("blobs", n).Msg("collected blobs that no event names")
-		}
-		if pause.For(ctx, collectEvery) != nil {
-			return nil
 		}
 	}
 }

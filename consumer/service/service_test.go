@@ -213,15 +213,6 @@ func (w *serviceWorld) long(id string, n, payload int) *writer {
 	return x
 }
 
-// awaitSealed waits until that many of the run's events are in segments.
-func (w *serviceWorld) awaitSealed(x *writer, events int) {
-	w.TB.Helper()
-	require.Eventually(w.TB, func() bool {
-		c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), x.Run.Run)
-		return err == nil && c.Segments.Events >= int64(events)
-	}, stored, 20*time.Millisecond)
-}
-
 func TestTakeover_StateTooLarge_RefusedBeforeWrite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run of 19 MiB")

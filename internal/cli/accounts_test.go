@@ -69,7 +69,7 @@ func TestFleetAdd_FleetNewInAReload_SaysToReloadAgain(t *testing.T) {
 	require.Contains(t, string(text), include)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), include, include+"\n  include \"fleets/fleet-search.conf\"", 1)), 0o600))
 	k.becomesKnown(t, "search", []*server.Server{k.srv}, []string{k.addr})
-	require.Zero(t, f.Conn().Statistics.Reconnects, "the fleet that was there is not disturbed")
+	require.Zero(t, f.Conn().Reconnects, "the fleet that was there is not disturbed")
 }
 
 func TestFleetAdd_FleetNewInAReloadOfThree_SaysToReloadAgain(t *testing.T) {
@@ -81,7 +81,7 @@ func TestFleetAdd_FleetNewInAReloadOfThree_SaysToReloadAgain(t *testing.T) {
 	s.waymark(t, 0, "fleet", "add", "search", "--dir", s.fleets, "--offline", "--replicas", "3", "--quota", "64MiB",
 		"--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), "--include", filepath.Join(s.dir, "fleets.conf"))
 	s.becomesKnown(t, "search", s.servers[:], strings.Split(s.url(), ","))
-	require.Zero(t, u.Statistics.Reconnects, "the fleet that was there is not disturbed")
+	require.Zero(t, u.Reconnects, "the fleet that was there is not disturbed")
 }
 
 // Each executor and observer has a key: a new one works before the old one is revoked, alone, and events name it.
@@ -115,14 +115,14 @@ func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 
 	add("--executor", "ci-2")
 	second := sdk("ci-2")
-	require.Zero(t, ci.Conn().Statistics.Reconnects, "the old key works while the new one does")
+	require.Zero(t, ci.Conn().Reconnects, "the old key works while the new one does")
 	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-executor.ci.nk")))
 	add()
 	require.Eventually(t, closed(ci), securedWait, time.Millisecond)
 	for _, f := range []*publisher.Fleet{second, prod} {
 		_, err := f.Head(ctx, "of-ci")
 		require.NoError(t, err)
-		require.Zero(t, f.Conn().Statistics.Reconnects, "no other key is touched")
+		require.Zero(t, f.Conn().Reconnects, "no other key is touched")
 	}
 	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-observer.grafana.nk")))
 	require.FileExists(t, k.people["grafana"].Context)
@@ -140,7 +140,7 @@ func TestConnections_AccountFull_RefusesNoOther(t *testing.T) {
 	s := startSecured(t, "payments", "rival")
 	s.daemon(t, "rival")
 	first := s.executor(t, "rival", "one")
-	url := strings.Split(s.url(), ",")[0]
+	url, _, _ := strings.Cut(s.url(), ",")
 	var err error
 	n := 0
 	for ; err == nil && n <= 2*access.DefaultConnections; n++ {

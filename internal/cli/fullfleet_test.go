@@ -24,25 +24,25 @@ import (
 // and the letters themselves; the fold fills the buckets, so there the daemon's key stands for many runs.
 var fullWays = []struct {
 	name, stream string
-	fill         func(k *keyed, t *testing.T)
+	fill         func(t *testing.T, k *keyed)
 }{
-	{"log", "WAYMARK_EVENTS_payments_0", func(k *keyed, t *testing.T) {
+	{"log", "WAYMARK_EVENTS_payments_0", func(t *testing.T, k *keyed) {
 		t.Helper()
 		for _, size := range []int{400 << 10, 10 << 10, 1 << 10, 1} {
 			k.pour(t, access.Executor, func(int) string { return "waymark.events.payments.0.filler" }, size, 0)
 		}
 	}},
-	{"blobs", "OBJ_WAYMARK_BLOBS_payments", func(k *keyed, t *testing.T) {
+	{"blobs", "OBJ_WAYMARK_BLOBS_payments", func(t *testing.T, k *keyed) {
 		t.Helper()
 		for _, size := range []int{1_000_000, 10_000} { // of them none is named by an event
 			k.pour(t, access.Executor, func(i int) string { return fmt.Sprintf("$O.WAYMARK_BLOBS_payments.C.flood%d", i) }, size, 0)
 		}
 	}},
-	{"segments", "KV_WAYMARK_SEGMENTS_payments_0", func(k *keyed, t *testing.T) {
+	{"segments", "KV_WAYMARK_SEGMENTS_payments_0", func(t *testing.T, k *keyed) {
 		t.Helper()
 		k.pour(t, access.Daemon, func(i int) string { return fmt.Sprintf("$KV.WAYMARK_SEGMENTS_payments_0.flood.a.%d", i) }, 500<<10, kvstore.MinQuotaBytes)
 	}},
-	{"checkpoints", "KV_WAYMARK_CHECKPOINTS_payments_0", func(k *keyed, t *testing.T) {
+	{"checkpoints", "KV_WAYMARK_CHECKPOINTS_payments_0", func(t *testing.T, k *keyed) {
 		t.Helper()
 		k.pour(t, access.Daemon, func(i int) string { return fmt.Sprintf("$KV.WAYMARK_CHECKPOINTS_payments_0.flood.a.%d", i) }, 500<<10, kvstore.MinQuotaBytes)
 		js := k.jetStream(t, access.Daemon)
@@ -51,7 +51,7 @@ var fullWays = []struct {
 			return err == nil && s.CachedInfo().Config.MaxBytes < kvstore.MinQuotaBytes
 		}, securedWait, pollEvery)
 	}},
-	{"letters", "WAYMARK_DEADLETTERS_payments", func(k *keyed, t *testing.T) {
+	{"letters", "WAYMARK_DEADLETTERS_payments", func(t *testing.T, k *keyed) {
 		t.Helper()
 		js := k.jetStream(t, access.Daemon)
 		k.pour(t, access.Executor, func(i int) string { return fmt.Sprintf("waymark.events.payments.0.garbage-%d", i) }, 400<<10, kvstore.MinQuotaBytes/2)
@@ -112,7 +112,8 @@ func TestFullFleet_EachWay_TakeoversReadsAndDecisionsWork(t *testing.T) {
 }
 
 // fullFleet fills a fleet in one way, and returns what then works, in the order of the table.
-func fullFleet(t *testing.T, stream string, fill func(*keyed, *testing.T)) (cells []string) {
+func fullFleet(t *testing.T, stream string, fill func(*testing.T, *keyed)) (cells []string) {
+	t.Helper()
 	const inline = 100 << 10
 	k := startKeyed(t, "--quota", "16MiB", "--operator", "ann")
 	k.serve(t)
@@ -135,7 +136,7 @@ func fullFleet(t *testing.T, stream string, fill func(*keyed, *testing.T)) (cell
 	require.NoError(t, doubt.Publish(ctx, &schema.TurnStartedData{Turn: 1}, 1))
 	require.NoError(t, doubt.Publish(ctx, &schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayHold}, 1))
 	require.NoError(t, left.Interrupt(ctx, "shutdown"))
-	fill(k, t)
+	fill(t, k)
 
 	works := func(err error) {
 		t.Helper()

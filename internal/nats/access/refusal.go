@@ -72,7 +72,7 @@ func (e *Refusal) roles() (names []string) {
 	return names
 }
 
-// Crowded: the connection has as many subscriptions as it may have. The server does not name the refused one.
+// Crowded reports whether the connection has as many subscriptions as it may have. The server does not name the refused one.
 func (e *Refusal) Crowded() bool { return errors.Is(e.err, nats.ErrMaxSubscriptionsExceeded) }
 
 // Of reports whether a request on subject with an answer below inbox was refused, or its answer.
