@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,12 +157,7 @@ func (r *LiveRuns) Hide(run string, until time.Time) {
 
 // Get returns a run's entry; false if the run has ended or is unknown, or its entry is unreadable.
 func (r *LiveRuns) Get(run string) (schema.Live, bool) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if e := r.find(run); e != nil {
-		return e.live, true
-	}
-	return schema.Live{}, false
+	return r.of(schema.ShardOf(run, len(r.shards)), run)
 }
 
 // of is Get of a run of a shard.
@@ -183,12 +179,7 @@ func (r *LiveRuns) find(run string) *entry {
 func (r *LiveRuns) Synced() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for i := range r.shards {
-		if !r.shards[i].synced {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.shards, func(s shardRuns) bool { return !s.synced })
 }
 
 // Counts are the live runs, and those of them that are claimable, quarantined (not claimable automatically), and gapped
@@ -219,15 +210,32 @@ func (r *LiveRuns) Counts() Counts {
 	return c
 }
 
-// due returns up to limit entries of a shard that need work by a fold worker.
-func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) []*entry {
+// sharedPlaces bounds the turns of invented executors in [LiveRuns.due].
+const sharedPlaces = 64
+
+// due returns up to limit entries of a shard that need work by a fold worker: one of each place, in random order, then
+// a second one of each. An instance has a place for the runs that its heartbeats named: other processes cannot sign
+// those. Other runs share a few, by the executor's name.
+func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) (due []*entry) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var due []*entry
+	places := make(map[Holder][]*entry)
 	for _, e := range r.shards[shard].runs {
-		if is(e) {
-			if due = append(due, e); len(due) == limit {
-				break
+		if !is(e) {
+			continue
+		}
+		at := Holder{Instance: strconv.Itoa(schema.ShardOf(e.live.Executor, sharedPlaces))}
+		if e.live.Instance != "" && e.named.Load() {
+			at = Holder{e.live.Executor, e.live.Instance}
+		}
+		if len(places[at]) < limit {
+			places[at] = append(places[at], e)
+		}
+	}
+	for turn := range limit {
+		for _, of := range places {
+			if turn < len(of) && len(due) < limit {
+				due = append(due, of[turn])
 			}
 		}
 	}
@@ -261,19 +269,13 @@ func (r *LiveRuns) sync(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
-	var kept []*entry
 	for run, e := range s.runs {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
 		}
 	}
-	for _, e := range r.claimable {
-		if e.shard != shard || e.round == s.round {
-			kept = append(kept, e)
-		}
-	}
-	r.claimable = kept
+	r.claimable = slices.DeleteFunc(r.claimable, func(e *entry) bool { return e.shard == shard && e.round != s.round })
 	s.synced = true
 }
 
@@ -355,10 +357,8 @@ func byAge(a, b *entry) int {
 func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for i := range r.shards {
-		if !r.shards[i].synced {
-			return false
-		}
+	if slices.ContainsFunc(r.shards, func(s shardRuns) bool { return !s.synced }) {
+		return false
 	}
 	for i := range r.shards {
 		for _, e := range r.shards[i].runs {

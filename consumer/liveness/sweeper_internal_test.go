@@ -409,6 +409,57 @@ func TestSweeper_ManySilentRuns_OrphansPaced(t *testing.T) {
 	require.Equal(t, int64(12), w.deps.Stats.Orphaned.Load())
 }
 
+// One key starts runs without end. An executor that died has its runs in the first sweep.
+func TestSweeper_FloodOfSilentRuns_DelaysNoOtherExecutor(t *testing.T) {
+	t.Parallel()
+	const flood = 20_000
+	for name, c := range map[string]struct {
+		executor func(i int) string
+		lists    bool
+	}{
+		"one executor":               {func(int) string { return "flood" }, true},
+		"one, the victim lists none": {func(int) string { return "flood" }, false},
+		"invented executors":         {func(i int) string { return fmt.Sprint("flood-", i) }, true},
+		"in the victim's name":       {func(int) string { return "victim" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := func(id, executor string) schema.Live {
+				l := fleettest.Orphan(id, executor, 0)
+				l.Status, l.Attended, l.Instance = schema.StatusRunning, true, "i1"
+				return l
+			}
+			victims := []string{"run-a", "run-b", "run-c"}
+			var entries []schema.Live
+			beat := schema.Heartbeat{Executor: "victim", Instance: "i1"}
+			for _, id := range victims {
+				entries = append(entries, run(id, "victim"))
+				if c.lists {
+					beat.Held = append(beat.Held, schema.HeldRun{Run: id, Epoch: entries[0].Epoch})
+				}
+			}
+			for i := range flood {
+				entries = append(entries, run(fmt.Sprint("flood-", i), c.executor(i)))
+			}
+			clock, live := fleettest.NewHandClock(fleettest.Noon), tableOf(t, entries...)
+			hb := NewHeartbeats("default", nil, live, clock.Now, noLog)
+			w := newSweeper(Deps{LiveRuns: live, Heartbeats: hb, Now: clock.Now})
+			due := func() (runs []string) {
+				for _, e := range live.due(0, w.perTick(), func(e *entry) bool { return w.gone(e, fleettest.Noon) }) {
+					runs = append(runs, e.live.Run)
+				}
+				return runs
+			}
+			require.NoError(t, hb.record(&beat))
+			due()
+			clock.Forward(w.silence())
+			got := due()
+			require.Len(t, got, sweepRate)
+			require.Subset(t, got, victims)
+		})
+	}
+}
+
 // heard waits until so many heartbeats were handled, valid or not.
 func (w *lifeWorld) heard(n int64) {
 	w.TB.Helper()
