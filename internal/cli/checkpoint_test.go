@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,4 +52,31 @@ func TestSignal_PayloadBeyondTheLimit_SaysSo(t *testing.T) {
 	require.Equal(t, int(failure.Usage), code)
 	require.Contains(t, complaints, "standard input has more than 1.0 MiB")
 	require.NotContains(t, complaints, "not JSON")
+}
+
+// So many checkpoints of a run take so many intervals, however slow the machine is.
+func TestServe_CheckpointInterval_IsTheLeastTimeBetweenCheckpoints(t *testing.T) {
+	t.Parallel()
+	where, _, fleet := provisioned(t)
+	const interval, checkpoints = 400 * time.Millisecond, 3
+	line, stop, err := startDaemon(append([]string{"--http", "127.0.0.1:0", "--checkpoint-interval", interval.String()}, where...), func(string) string { return "" })
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	address := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)
+	require.Len(t, address, 2, line)
+	began := time.Now()
+	r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	for put, written := 0, 1; put < checkpoints; written++ {
+		require.Less(t, time.Since(began), time.Minute, "%d checkpoints of %d events", put, written)
+		require.NoError(t, r.SetState(t.Context(), "step", written))
+		_, page := ask(t, address[1]+"/metrics")
+		put = 0
+		for _, shard := range regexp.MustCompile(`(?m)^waymark_fold_checkpoints_total\{.*\} (\d+)$`).FindAllStringSubmatch(page, -1) {
+			n, err := strconv.Atoi(shard[1])
+			require.NoError(t, err)
+			put += n
+		}
+		require.LessOrEqual(t, time.Duration(put)*interval, time.Since(began), "%d checkpoints of %d events", put, written+1)
+	}
 }
