@@ -34,9 +34,14 @@ type BackupRecord struct {
 	// Bytes of its files.
 	Bytes int64 `json:"bytes"`
 	// By is the person or host that took it.
-	By    string         `json:"by"`
-	Extra jsontext.Value `json:",embed"`
+	By string `json:"by"`
+	// Earlier are the backups before it, the last first.
+	Earlier []BackupRecord `json:"earlier,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
+
+// keptBackups bounds the backups that are remembered.
+const keptBackups = 100
 
 func backupKey(fleet string) (string, error) {
 	if err := schema.CheckName("fleet", fleet); err != nil {
@@ -51,6 +56,11 @@ func PutBackup(ctx context.Context, js jetstream.JetStream, fleet string, r Back
 	key, err := backupKey(fleet)
 	if err != nil {
 		return err
+	}
+	last, err := LastBackup(ctx, js, fleet)
+	if err == nil {
+		r.Earlier = append([]BackupRecord{last}, last.Earlier...)[:min(len(last.Earlier)+1, keptBackups)]
+		r.Earlier[0].Earlier = nil
 	}
 	r.Format = BackupFormat
 	value, err := json.Marshal(r, json.Deterministic(true))

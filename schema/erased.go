@@ -304,15 +304,19 @@ type EraseRequest struct {
 	// By is the sender's name, a claim, as in [InputRequest]. Required unless Check.
 	By     string `json:"by,omitzero"`
 	Reason string `json:"reason,omitzero" check:"max=256"`
+	// ID of the removal, the same for all runs that are erased together; the daemon makes one if it is empty. The same
+	// request again changes nothing.
+	ID string `json:"id,omitzero" check:"name"`
 	// Force removes a run that is live, waits, is pinned, or has a pending hand-off or call. The base of a fork is
 	// refused even then.
 	Force bool `json:"force,omitzero"`
-	// Check asks what is left of a removed run, and removes nothing.
+	// Check asks what is left of a run, and removes nothing.
 	Check bool `json:"check,omitzero"`
 }
 
 // EraseReply says how far the removal of a run is.
 type EraseReply struct {
+	// Removal of the run. One without an id, in the answer to a check: the run is stored, and not removed.
 	Removal Removal `json:"removal"`
 	// Done: nothing of the run is left. If false, ask again.
 	Done bool `json:"done"`

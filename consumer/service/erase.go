@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -20,14 +21,8 @@ import (
 // maxNamed bounds the forks that an answer names.
 const maxNamed = 16
 
-const (
-	// eraseWait is how long a request for a removal waits until it is done, and eraseLook the pause between two
-	// reads.
-	eraseWait = 2 * time.Second
-	eraseLook = 20 * time.Millisecond
-	// foldLook is the pause between two reads of how far the shards are folded.
-	foldLook = 10 * time.Millisecond
-)
+// foldLook is the pause between two reads of how far the shards are folded.
+const foldLook = 10 * time.Millisecond
 
 // Erased is the error for a run that was removed.
 func Erased(removal *schema.Removal) *schema.ServiceError {
@@ -44,27 +39,19 @@ func (s *Service) erase(ctx context.Context, t *task, req *schema.EraseRequest) 
 	if err != nil {
 		return nil, err
 	}
-	removed, already, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
+	removed, already, err := s.remove(ctx, t.run, removal{sender: who, id: req.ID, reason: req.Reason, force: req.Force})
 	if err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithTimeout(ctx, eraseWait)
-	defer cancel()
-	for {
-		done, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
-		if err != nil {
-			return nil, err
-		}
-		if done || pause.For(wait, eraseLook) != nil {
-			return &schema.EraseReply{Removal: *removed, Done: done, Already: already}, nil
-		}
-	}
+	done, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
+	return &schema.EraseReply{Removal: *removed, Done: done, Already: already}, err
 }
 
 // removal names the sender of a removal, and the reason.
 type removal struct {
 	sender
-	reason string
+	// id of the removal; empty makes one.
+	id, reason string
 	// force removes a run that is live or pinned, or has something pending.
 	force bool
 	// at, if not zero, is the position at which the removal was planned: the run must not have continued since.
@@ -74,7 +61,7 @@ type removal struct {
 // remove removes a run by run.erased, published by compare-and-set on the run's last event; the fold worker of the
 // shard does the rest. It reports whether the run was removed before.
 func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.Removal, bool, error) {
-	id := rand.Text()
+	id := cmp.Or(why.id, rand.Text())
 	for {
 		r, there, err := s.routing.standing(ctx, run)
 		if e, told := errors.AsType[*schema.ServiceError](err); told && e.Code == schema.CodeDamaged && why.force {
@@ -198,7 +185,7 @@ func (s *Service) begunOn(ctx context.Context, fork, base string) (bool, error) 
 	return r.Head.Base != nil && r.Head.Base.Run == base, nil
 }
 
-// checkErased reports the remaining data of a removed run.
+// checkErased reports the remaining data of a removed run, or the data of one that was not removed, or not here.
 func (s *Service) checkErased(ctx context.Context, t *task) (*schema.EraseReply, error) {
 	src := s.routing.of(t.run)
 	_, removed, err := s.routing.standing(ctx, t.run)
@@ -206,7 +193,7 @@ func (s *Service) checkErased(ctx context.Context, t *task) (*schema.EraseReply,
 		return nil, err
 	}
 	if removed == nil {
-		return nil, schema.Fail(schema.CodeConflict, "To remove it: waymark erase "+t.run, "run %s was not removed", t.run)
+		removed = &schema.Removal{Run: t.run}
 	}
 	done, err := src.Store.Removed(ctx, t.run)
 	if err != nil {

@@ -301,7 +301,6 @@ func TestErase_NeededRun_Refused(t *testing.T) {
 		told := w.refused(schema.VerbErase, base, ask)
 		require.Equal(t, schema.CodeNeeded, told.Code, told.Error())
 		require.Contains(t, told.Message, "fork-of-"+base)
-		w.refusedAs(schema.CodeConflict, schema.VerbErase, base, schema.EraseRequest{Check: true})
 		require.Equal(t, schema.StatusCompleted, w.status(base), "a refusal leaves nothing behind")
 		w.erase("fork-of-"+base, false)
 		w.erase(base, false)
@@ -484,4 +483,26 @@ func TestCleanup_BaseOfKeptFork_KeptUntilTheForkGoes(t *testing.T) {
 func isErased(rec *schema.Record) bool {
 	e, err := schema.Decode(rec.Header, rec.Body)
 	return err == nil && schema.ErasedMark(e)
+}
+
+// A restore brings an erased run back: a check says so, and the same removal takes it out again.
+func TestErase_CheckOfRestoredRun_NamesWhatIsStored(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	w.ended("back")
+	a, err := w.ask(schema.VerbErase, "back", schema.EraseRequest{Check: true})
+	require.NoError(t, err)
+	var reply schema.EraseReply
+	require.NoError(t, json.Unmarshal(a.first, &reply))
+	require.Empty(t, reply.Removal.ID)
+	require.False(t, reply.Left.None())
+	for range 2 {
+		a, err = w.ask(schema.VerbErase, "back", schema.EraseRequest{By: "tester", ID: "request-1"})
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(a.first, &reply))
+		require.Equal(t, "request-1", reply.Removal.ID)
+		require.False(t, reply.Already, "the same request again goes on")
+	}
+	receipt := w.erase("back", false)
+	w.requireNothingLeft(&receipt)
 }

@@ -129,7 +129,7 @@ func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
 	}
 	code, text := write("receipt.json", "erase", "gone", "--force", "--json")
 	require.Equal(t, int(failure.General), code, text)
-	require.Contains(t, text, "run gone was erased, but its receipt was not written: ")
+	require.Contains(t, text, "erased run gone, but the receipt was not written: ")
 	require.Contains(t, text, "request the receipt again: waymark --context "+ready.Context+" erase gone --json")
 	code, text = write("report.json", "cleanup", "--max-age", "0d", "--json")
 	require.Equal(t, int(failure.General), code, text)

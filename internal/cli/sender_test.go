@@ -225,10 +225,13 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// So does the receipt of a removed run.
 	require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled}))
-	var receipt schema.Removal
+	var receipt struct {
+		Runs []schema.Removal `json:"runs"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "bob", 0, "--json", "erase", "r1", "--by", "ann", "--force")), &receipt))
-	require.Equal(t, k.by("bob"), receipt.By)
-	require.Equal(t, "ann", receipt.Claimed)
+	require.Len(t, receipt.Runs, 1)
+	require.Equal(t, k.by("bob"), receipt.Runs[0].By)
+	require.Equal(t, "ann", receipt.Runs[0].Claimed)
 }
 
 // With separate duties no key can both ask and approve: operators start and take over no runs and publish no questions, executors send no answers.

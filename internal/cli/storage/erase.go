@@ -1,52 +1,102 @@
 package storage
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/base/durable"
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eraseTries bounds the depth to which forks of forks are removed.
-const eraseTries = schema.MaxBases
+// erasesAtOnce is the number of concurrent requests.
+const erasesAtOnce = 16
 
 // EraseCmd is waymark erase.
 type EraseCmd struct {
-	Run_   string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
-	Force  bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
-	Forks  bool   `help:"Remove its forks first."`
-	Reason string `placeholder:"TEXT" help:"Why, for the record."`
-	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Check  string `placeholder:"FILE" help:"Check the receipt in a file: is data of the run left?"`
+	Run_    string            `arg:"" name:"run" optional:"" help:"Run id; or --label, --tenant, --agent, --again, --check."`
+	Label   map[string]string `placeholder:"KEY=VALUE" help:"Erase all runs with this label; may be repeated."`
+	Tenant  string            `placeholder:"NAME" help:"Erase all runs of this tenant: short for --label tenant=NAME."`
+	Agent   string            `placeholder:"NAME" help:"Erase all runs of this agent."`
+	DryRun  bool              `help:"Print the ids of the runs, and erase nothing."`
+	Force   bool              `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
+	Forks   bool              `help:"Remove its forks first."`
+	Reason  string            `placeholder:"TEXT" help:"Why, for the record."`
+	By      string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Receipt string            `placeholder:"FILE" help:"Write the receipt to a file, before the first run is erased and at the end."`
+	Again   string            `placeholder:"FILE" help:"Erase the runs of a receipt again, with force, such as after a restore or a crash."`
+	Check   string            `placeholder:"FILE" help:"Check the receipt in a file: is data of its runs left?"`
 }
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
-	return `Removes all data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. The event that removes it, ` +
-		`without content, stays: it is the receipt, which --json prints, also of a removed run. Its forks must be removed first.
+	return `Removes all data of the runs: events, segments, checkpoints, large payloads, dead letters, index entries. The receipt ` +
+		`says what may stay where, until when. The event that removes a run, without content, stays. Forks must be removed first.
 
 Examples:
-  waymark erase fix-login --reason "asked by the customer" --json > fix-login.json
-  waymark erase --check fix-login.json`
+  waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json
+  waymark erase --tenant acme --force --forks --receipt acme.json
+  waymark erase --check acme.json
+  waymark erase --again acme.json`
 }
 
 // Validate is called by kong.
 func (c EraseCmd) Validate() error {
+	ways := 0
+	for _, way := range []bool{c.Run_ != "", len(c.Label) > 0 || c.Tenant != "" || c.Agent != "", c.Again != "", c.Check != ""} {
+		if way {
+			ways++
+		}
+	}
 	switch {
-	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks):
-		return errors.New("--check cannot be combined with a run: the receipt names it")
-	case c.Check == "" && c.Run_ == "":
-		return errors.New("name a run, or a receipt with --check FILE")
+	case ways != 1:
+		return errors.New("name a run, or select runs with --label, --tenant or --agent, or a receipt with --check or --again")
+	case c.Check != "" && (c.Force || c.Forks || c.Receipt != "" || c.DryRun), c.Again != "" && c.Receipt != "":
+		return errors.New("--check and --again take the rest from their receipt")
 	}
 	return nil
+}
+
+// receipt is the JSON output of erase.
+type receipt struct {
+	Fleet string `json:"fleet"`
+	// ID is that of the removals.
+	ID     string            `json:"id"`
+	Reason string            `json:"reason,omitzero"`
+	Forks  bool              `json:"forks,omitzero"`
+	Agent  string            `json:"agent,omitzero"`
+	Labels map[string]string `json:"labels,omitzero"`
+	// Runs were erased.
+	Runs []schema.Removal `json:"runs"`
+	// Pending runs were not, with the reason if there is one: erase --again continues.
+	Pending map[string]string `json:"pending,omitzero"`
+	// Stays is what may be left, where, and until when.
+	Stays []stay `json:"stays,omitzero"`
+}
+
+// stay is data that may be left of erased runs.
+type stay struct {
+	What  string `json:"what"`
+	Where string `json:"where"`
+	Until string `json:"until"`
 }
 
 // checkedReceipt is the JSON output of erase --check.
@@ -58,7 +108,7 @@ type checkedReceipt struct {
 	Left schema.ErasedParts `json:"left"`
 }
 
-// Run removes a run, or checks a receipt.
+// Run erases runs, or checks a receipt.
 func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Check != "" {
 		return c.check(ctx, a)
@@ -67,82 +117,208 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
-	if err != nil {
+	r := &receipt{Fleet: cl.Fleet, ID: rand.Text(), Reason: c.Reason, Forks: c.Forks, Agent: c.Agent, Labels: c.Label, Pending: map[string]string{}}
+	switch {
+	case c.Again != "":
+		if r, err = readReceipt(c.Again, cl); err != nil {
+			return err
+		}
+		for i := range r.Runs {
+			r.Pending[r.Runs[i].Run] = ""
+		}
+		c.Force, c.Forks, c.Reason, c.Receipt, r.Runs = true, r.Forks, r.Reason, c.Again, nil
+	case c.Run_ != "":
+		r.Pending[c.Run_] = ""
+	default:
+		if err := c.find(ctx, cl, r); err != nil {
+			return err
+		}
+	}
+	if c.DryRun {
+		_, err := fmt.Fprint(a.Stdout, strings.Join(append(slices.Sorted(maps.Keys(r.Pending)), ""), "\n"))
 		return err
 	}
-	if a.JSON {
-		err = output.Document(a.Stdout, receipt)
-	} else {
-		err = printReceipt(a, receipt, already)
+	if err := c.write(r); err != nil {
+		return err
 	}
-	if err != nil { // the removal cannot be undone
-		return &failure.Error{
-			Code: failure.General, Err: err,
-			What: fmt.Sprintf("run %s was erased, but its receipt was not written: %s", receipt.Run, err),
-			Hint: "request the receipt again: " + cl.Prompt.Command("erase "+receipt.Run+" --json"),
+	already, err := c.eraseAll(ctx, a, cl, by, r)
+	if c.Run_ != "" && err != nil {
+		return err
+	}
+	r.Stays = stays(ctx, cl)
+	werr := c.write(r)
+	switch {
+	case werr != nil:
+	case a.JSON:
+		werr = output.Document(a.Stdout, r)
+	default:
+		werr = r.print(a, already)
+	}
+	if werr != nil { // a removal cannot be undone
+		werr = &failure.Error{
+			Code: failure.General, Err: werr,
+			What: fmt.Sprintf("erased %s, but the receipt was not written: %s", r.text(), werr),
+			Hint: "request the receipt again: " + cl.Prompt.Command("erase "+cmp.Or(c.Run_, "RUN")+" --json"),
 		}
 	}
-	return nil
+	return errors.Join(err, werr)
 }
 
-// erase removes a run, and waits until it is removed.
-func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Removal, already bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
-	defer cancel()
-	for first := true; ; first = false {
-		var reply schema.EraseReply
-		err := cl.Ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, Reason: c.Reason, Force: c.Force}, &reply)
-		forks := forksIn(err)
-		if len(forks) > 0 && c.Forks && deep > 0 {
-			for _, fork := range forks {
-				if _, _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
-					return nil, false, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
+// text names the erased runs.
+func (r *receipt) text() string {
+	if len(r.Runs) == 1 {
+		return "run " + r.Runs[0].Run
+	}
+	return output.Plural(len(r.Runs), "run")
+}
+
+// write stores the receipt in its file, if it has one.
+func (c EraseCmd) write(r *receipt) error {
+	if c.Receipt == "" {
+		return nil
+	}
+	return durable.Replace(c.Receipt, func(w io.Writer) error { return output.Document(w, r) })
+}
+
+// find lists the selected runs.
+func (c EraseCmd) find(ctx context.Context, cl *base.Client, r *receipt) error {
+	if c.Tenant != "" {
+		r.Labels = map[string]string{schema.TenantLabel: c.Tenant}
+		maps.Copy(r.Labels, c.Label)
+	}
+	req := schema.ListRequest{Agent: r.Agent, Labels: r.Labels, Limit: schema.MaxList}
+	for {
+		var page schema.ListReply
+		if err := cl.Ask(ctx, schema.VerbList, "", req, &page); err != nil {
+			return err
+		}
+		if page.Incomplete {
+			return failure.New(failure.Unavailable, "repeat it in a moment", "the list of runs is incomplete")
+		}
+		for i := range page.Runs {
+			r.Pending[page.Runs[i].Run] = ""
+		}
+		if req.After = page.Next; req.After == "" {
+			return nil
+		}
+	}
+}
+
+// eraseAll erases the pending runs, forks before their bases, and waits until nothing is left of them. It reports
+// whether all were removed before.
+func (c EraseCmd) eraseAll(ctx context.Context, a *base.App, cl *base.Client, by string, r *receipt) (already bool, err error) {
+	var mu sync.Mutex
+	var refused, failed error
+	ask := func(runs []string, of func(run string, reply *schema.EraseReply, err error) error) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(erasesAtOnce)
+		for _, run := range runs {
+			group.Go(func() error {
+				var reply schema.EraseReply
+				err := cl.Ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, ID: r.ID, Reason: c.Reason, Force: c.Force}, &reply)
+				mu.Lock()
+				defer mu.Unlock()
+				return of(run, &reply, err)
+			})
+		}
+		return group.Wait()
+	}
+	already = true
+	for more := true; more && failed == nil; {
+		more, refused = false, nil
+		failed = ask(slices.Sorted(maps.Keys(r.Pending)), func(run string, reply *schema.EraseReply, err error) error {
+			told, _ := errors.AsType[*schema.ServiceError](err)
+			switch {
+			case err == nil:
+				delete(r.Pending, run)
+				r.Runs, already, more = append(r.Runs, reply.Removal), already && reply.Already, true
+				if c.Run_ != "" && run != c.Run_ {
+					return a.Say(a.Stderr, "fork %s was removed", run)
 				}
-				if err := a.Say(a.Stderr, "fork %s was removed", fork); err != nil {
-					return nil, false, err
+				return nil
+			case told != nil && told.Code == schema.CodeNotFound && c.Run_ == "":
+				delete(r.Pending, run) // the restored backup does not have it
+				return nil
+			case told == nil || told.Code != schema.CodeNeeded:
+				return err
+			}
+			forks := forksIn(told)
+			for _, fork := range forks {
+				if _, known := r.Pending[fork]; c.Forks && !known {
+					r.Pending[fork], more = "", true
 				}
 			}
-			continue
-		}
-		if err != nil {
-			return nil, false, c.refused(cl, forks, err)
-		}
-		if reply.Done {
-			return &reply.Removal, first && reply.Already, nil
-		}
-		if pause.For(ctx, cleanupLook) != nil {
-			return nil, false, &failure.Error{
-				Code: failure.Unavailable, Err: ctx.Err(),
-				What: fmt.Sprintf("the removal of run %s is not finished", run),
-				Hint: "the daemon continues; request the receipt again: " + cl.Prompt.Command("erase "+run+" --json"),
+			if r.Pending[run] = told.Message; refused == nil || len(forks) == 0 {
+				refused = c.refused(cl, forks, told) // that of a fork says more than its base's
+			}
+			return nil
+		})
+	}
+	wait, cancel := context.WithTimeout(ctx, max(cl.Wait, time.Duration(len(r.Runs))*cleanupLook))
+	defer cancel()
+	left := make([]string, 0, len(r.Runs))
+	for i := range r.Runs {
+		left = append(left, r.Runs[i].Run)
+	}
+	for failed == nil && len(left) > 0 {
+		var next []string
+		failed = ask(left, func(run string, reply *schema.EraseReply, err error) error {
+			if err == nil && !reply.Done {
+				next = append(next, run)
+			}
+			return err
+		})
+		if left = next; len(left) > 0 && failed == nil && pause.For(wait, cleanupLook) != nil {
+			failed = &failure.Error{
+				Code: failure.Unavailable, Err: wait.Err(),
+				What: fmt.Sprintf("the removal of run %s is not finished", left[0]),
+				Hint: "the daemon continues; request the receipt again: " + cl.Prompt.Command("erase "+left[0]+" --json"),
 			}
 		}
 	}
+	if failed == nil {
+		failed = refused
+	}
+	slices.SortFunc(r.Runs, func(a, b schema.Removal) int { return strings.Compare(a.Run, b.Run) })
+	if len(r.Runs) == 1 {
+		r.ID = r.Runs[0].ID // of the request that removed it
+	}
+	return already, failed
+}
+
+// stays is what may be left after an erasure.
+func stays(ctx context.Context, cl *base.Client) []stay {
+	list := []stay{{
+		What:  "bytes marked deleted",
+		Where: "the servers' files",
+		Until: "the server compacts a block of 8 MiB: newer data follows it, and less than half of it is in use",
+	}}
+	js, err := jetstream.New(cl.NATS)
+	if err != nil {
+		return list
+	}
+	last, err := kvstore.LastBackup(ctx, js, cl.Fleet)
+	if err != nil {
+		return list
+	}
+	for _, b := range append([]kvstore.BackupRecord{last}, last.Earlier...) {
+		list = append(list, stay{What: "the runs as they were at " + b.Began, Where: "backup " + b.ID + ", by " + b.By, Until: "you delete it"})
+	}
+	return list
 }
 
 // forksIn are the forks named in a refusal.
-func forksIn(err error) []string {
-	told, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok || told.Code != schema.CodeNeeded {
-		return nil
-	}
+func forksIn(told *schema.ServiceError) []string {
 	var details struct {
 		Forks []string `json:"forks"`
 	}
-	if json.Unmarshal(told.Details, &details) != nil {
-		return nil
-	}
+	_ = json.Unmarshal(told.Details, &details) // none without details
 	return details.Forks
 }
 
 // refused adds the next step to a refusal: the command as it was given, with the flag that it lacks.
-func (c EraseCmd) refused(cl *base.Client, forks []string, err error) error {
-	told, ok := errors.AsType[*schema.ServiceError](err)
-	if !ok || told.Code != schema.CodeNeeded {
-		return err
-	}
-	hint, words := "to remove it anyway: ", "erase "+c.Run_
+func (c EraseCmd) refused(cl *base.Client, forks []string, told *schema.ServiceError) error {
+	hint, words := "to remove it anyway: ", "erase "+cmp.Or(c.Run_, "--label KEY=VALUE")
 	if len(forks) > 0 {
 		hint = "to remove its forks first: "
 	}
@@ -152,8 +328,7 @@ func (c EraseCmd) refused(cl *base.Client, forks []string, err error) error {
 	if c.Forks || len(forks) > 0 {
 		words += " --forks"
 	}
-	hint += cl.Prompt.Command(words)
-	return &failure.Error{Code: failure.Conflict, What: told.Message, Hint: hint, Err: err}
+	return &failure.Error{Code: failure.Conflict, What: told.Message, Hint: hint + cl.Prompt.Command(words), Err: told}
 }
 
 func partsText(p *schema.ErasedParts) string {
@@ -161,47 +336,87 @@ func partsText(p *schema.ErasedParts) string {
 		output.Plural(p.Blobs, "large payload"), output.Plural(p.DeadLetters, "dead letter"), output.Plural(p.Checkpoints, "checkpoint"), output.Plural(p.IndexKeys, "place"))
 }
 
-func printReceipt(a *base.App, r *schema.Removal, already bool) error {
-	return output.Fields(a.Stdout, output.PastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", output.Number(r.Events),
-		"segments", output.Number(r.Segments), "size", output.Bytes(r.Bytes), "digest", r.Digest,
-		output.ByLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.At), "receipt", r.ID)
+// print shows a receipt to people.
+func (r *receipt) print(a *base.App, already bool) error {
+	var sum, first schema.Removal
+	for i := range r.Runs {
+		sum.Events, sum.Segments, sum.Bytes = sum.Events+r.Runs[i].Events, sum.Segments+r.Runs[i].Segments, sum.Bytes+r.Runs[i].Bytes
+		first = r.Runs[0]
+	}
+	if len(r.Runs) != 1 {
+		first.Status, first.Digest = "", ""
+	}
+	fields := []string{
+		output.PastLabel("erased", already && len(r.Runs) > 0), r.text(), "was", string(first.Status), "events", output.Number(sum.Events),
+		"segments", output.Number(sum.Segments), "size", output.Bytes(sum.Bytes), "digest", first.Digest,
+		output.ByLabel(first.By), first.By, "reason", first.Reason, "asked", output.LocalTime(first.At), "receipt", r.ID,
+	}
+	for _, run := range slices.Sorted(maps.Keys(r.Pending)) {
+		fields = append(fields, "not erased", cmp.Or(r.Pending[run], "run "+run))
+	}
+	for _, s := range r.Stays {
+		fields = append(fields, "may stay", s.What+", in "+s.Where+", until "+s.Until)
+	}
+	return output.Fields(a.Stdout, fields...)
 }
 
-// check reports what is left of the run of a receipt.
-func (c EraseCmd) check(ctx context.Context, a *base.App) error {
-	text, err := os.ReadFile(c.Check)
+// readReceipt reads a receipt of the client's fleet.
+func readReceipt(name string, cl *base.Client) (*receipt, error) {
+	text, err := os.ReadFile(name)
 	if err != nil {
-		return failure.New(failure.NotFound, "create one with: waymark erase RUN --json > FILE", "receipt %s cannot be read: %s", c.Check, err)
+		return nil, failure.New(failure.NotFound, "create one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", name, err)
 	}
-	var receipt schema.Removal
-	if err := json.Unmarshal(text, &receipt); err != nil || receipt.ID == "" {
-		return failure.New(failure.Usage, "use a file from waymark erase RUN --json", "%s is not a receipt", c.Check)
+	r := receipt{Pending: map[string]string{}}
+	if err := json.Unmarshal(text, &r); err != nil || r.ID == "" {
+		return nil, failure.New(failure.Usage, "use a file from waymark erase RUN --receipt FILE", "%s is not a receipt", name)
 	}
+	if r.Fleet != cl.Fleet {
+		return nil, failure.New(failure.Usage, "name the fleet with --fleet "+r.Fleet, "the receipt belongs to a run of fleet %s, not of fleet %s", r.Fleet, cl.Fleet)
+	}
+	return &r, nil
+}
+
+// check reports what is left of the runs of a receipt.
+func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	if receipt.Fleet != cl.Fleet {
-		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt belongs to a run of fleet %s, not of fleet %s", receipt.Fleet, cl.Fleet)
-	}
-	var reply schema.EraseReply
-	if err := cl.Ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true}, &reply); err != nil {
+	r, err := readReceipt(c.Check, cl)
+	if err != nil {
 		return err
 	}
-	if reply.Removal.ID != receipt.ID {
-		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by removal %s, but the receipt names removal %s", receipt.Run, reply.Removal.ID, receipt.ID)
+	checked, dirty := make([]checkedReceipt, len(r.Runs)), error(nil)
+	for i := range r.Runs {
+		want, one := &r.Runs[i], &checked[i]
+		var reply schema.EraseReply
+		err := cl.Ask(ctx, schema.VerbErase, want.Run, schema.EraseRequest{Check: true}, &reply)
+		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeNotFound {
+			err, reply.Removal.ID, reply.Done = nil, want.ID, true // a backup from before the run was restored
+		}
+		if err != nil {
+			return err
+		}
+		one.Run, one.ID, one.Done = want.Run, want.ID, reply.Done
+		if reply.Left != nil {
+			one.Left = *reply.Left
+		}
+		switch {
+		case reply.Removal.ID == "":
+			dirty = failure.New(failure.Damaged, "a restore brought it back; erase it again: "+cl.Prompt.Command("erase --again "+c.Check), "run %s is stored again: %s", want.Run, partsText(&one.Left))
+		case reply.Removal.ID != want.ID:
+			return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+want.Run), "run %s was removed by removal %s, but the receipt names removal %s", want.Run, reply.Removal.ID, want.ID)
+		case dirty == nil && (!reply.Done || !one.Left.None()):
+			dirty = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "data of run %s is left: %s", want.Run, partsText(&one.Left))
+		}
 	}
-	checked := checkedReceipt{Run: receipt.Run, ID: receipt.ID, Done: reply.Done}
-	if reply.Left != nil {
-		checked.Left = *reply.Left
+	if dirty == nil && len(r.Pending) > 0 {
+		dirty = failure.New(failure.Damaged, "continue: "+cl.Prompt.Command("erase --again "+c.Check), "%s of the receipt, still to erase", output.Plural(len(r.Pending), "run"))
 	}
 	if a.JSON {
 		err = output.Document(a.Stdout, checked)
-	} else if reply.Done && checked.Left.None() {
-		err = output.Fields(a.Stdout, "checked", "no data is left of run "+receipt.Run, "erased", output.LocalTime(receipt.At), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+	} else if dirty == nil {
+		err = output.Fields(a.Stdout, "checked", "no data is left of "+r.text(), "receipt", r.ID)
 	}
-	if err == nil && (!reply.Done || !checked.Left.None()) {
-		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "data of run %s is left: %s", receipt.Run, partsText(&checked.Left))
-	}
-	return err
+	return errors.Join(err, dirty)
 }
