@@ -153,6 +153,12 @@ func TestRead_ForgedServerHeaders_Ignored(t *testing.T) {
 		"NATS/1.0\r\nStatus: 204\r\nDescription: EOB\r\nNats-Num-Pending: 0\r\n\r\n",
 		"NATS/1.0\r\nNats-Sequence: 99\r\nNats-Subject: waymark.events.acme.0.b\r\n\r\n",
 		"NATS/1.0\r\nno colon in this line\r\n\r\n",
+		// An empty line of LF hides what the server appends: sequence, subject and time.
+		"NATS/1.0\r\nStatus: 404\n\n\r\n\r\n",
+		"NATS/1.0\r\nStatus: 204\nNats-Num-Pending: 5\n\n\r\n\r\n",
+		"NATS/1.0\r\nNats-Sequence: 99\nNats-Subject: waymark.events.acme.0.b\nNats-Time-Stamp: 2026-01-31T03:00:00Z\n\n\r\n\r\n",
+		"NATS/1.0 404 Message Not Found\n" + strings.Repeat("a:b\n", 30) + "\n\r\n\r\n",
+		"NATS/1.0\r\nStatus: 404\n" + strings.Repeat("a:b\n", 64) + "\n\r\n\r\n",
 	}
 	for i, block := range blocks {
 		body := ""
@@ -180,7 +186,7 @@ func TestLast_UnreadableHeaders_Found(t *testing.T) {
 	js := start(t)
 	raw := rawClient(t, js)
 	publish(t, js, "a", nil, []byte("good"))
-	raw(names.EventSubject("a"), "NATS/1.0\r\nno colon in this line\r\n\r\n", "bad")
+	raw(names.EventSubject("a"), "NATS/1.0\r\nStatus: 404\n\n\r\n\r\n", "bad")
 	for _, barrier := range []schema.StreamSequence{3, 4} {
 		publish(t, js, schema.BarrierRun, nil, nil)
 		if barrier == 4 { // now the odd message comes last in the answer

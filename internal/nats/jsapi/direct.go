@@ -24,7 +24,8 @@ const (
 	HeaderPending = "Nats-Num-Pending"
 	HeaderUpTo    = "Nats-UpTo-Sequence"
 
-	headerStatus = "Status"
+	headerStatus      = "Status"
+	headerDescription = "Description"
 )
 
 // Statuses of the server's status messages.
@@ -53,7 +54,13 @@ func Pending(m *nats.Msg) (uint64, error) {
 
 // Status returns the status of a status message, "" for a message of the stream. The server adds the sequence to each
 // message of a stream, whatever headers the message has.
+//
+// It removes the headers of a message of which a part is hidden: then the place that they show may be the sender's. Such
+// a message is read from the leader, as one without headers.
 func Status(m *nats.Msg) string {
+	if HidesHeaders(m) {
+		m.Header = nil
+	}
 	if len(m.Header) == 0 || Last(m.Header, HeaderSequence) != "" {
 		return ""
 	}
@@ -64,8 +71,32 @@ func Status(m *nats.Msg) string {
 	case StatusEnd, StatusNotFound, StatusNoResponders:
 		return status
 	default:
-		return strings.TrimSpace(status + " " + Last(m.Header, "Description"))
+		return strings.TrimSpace(status + " " + Last(m.Header, headerDescription))
 	}
+}
+
+// maxLines bounds the headers of a message, and so what short lines can make up for: see [HidesHeaders].
+const maxLines = 32
+
+// HidesHeaders reports whether a part of a message's header was not parsed. The server appends its own lines, and ends
+// lines at CR LF, but nats.go ends them at LF: a sender can hide its line from the server behind a bare LF, and the
+// server's lines from nats.go behind an empty line. So every byte of the header must belong to a parsed line, or to the
+// status in the first one. A line in its short form ("a:b", LF alone) compensates for two hidden bytes, hence the bound
+// on their number: together they save less than the length of the server's lines.
+func HidesHeaders(m *nats.Msg) bool {
+	size, count := len("NATS/1.0\r\n\r\n"), 0
+	for key, values := range m.Header {
+		count += len(values)
+		for _, value := range values {
+			size += len(key) + len(": ") + len(value) + len("\r\n")
+		}
+	}
+	raw := m.Size() - len(m.Subject) - len(m.Reply) - len(m.Data)
+	first := len(": \r\n") + len(headerStatus) - len(" ")
+	if description := Last(m.Header, headerDescription); description != "" {
+		first += len(headerDescription) + len(": \r\n") - len(" ")
+	}
+	return len(m.Header) > 0 && (count > maxLines || raw != size && raw != size-first)
 }
 
 // LastOf asks any replica for the last message of a subject. If there is none it returns [jetstream.ErrMsgNotFound],

@@ -6,5 +6,6 @@
 // returns the errors of nats.go and of the server unchanged: its callers translate them.
 //
 // The last value of the header that the server adds to every message distinguishes a message of a stream from a
-// status message: headers of a publisher cannot end an answer or move a message.
+// status message, and a message that hides it counts as one without headers: headers of a publisher cannot end an answer
+// or move a message.
 package jsapi
