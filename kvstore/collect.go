@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
@@ -20,8 +23,6 @@ const (
 	blobGrace = 24 * time.Hour
 	// collectAtOnce bounds the descriptions that are judged in one sweep, and collectChunks the contents.
 	collectAtOnce, collectChunks = 4096, 1 << 20
-	// descriptionBatch and descriptionBytes bound one answer with descriptions.
-	descriptionBatch, descriptionBytes = 512, 1 << 20
 	// hashDigits are the digits of the SHA-256 in a blob's name.
 	hashDigits = 64
 )
@@ -96,31 +97,29 @@ type describedBlob struct {
 }
 
 // described returns the descriptions after a revision that were stored before a time, and takes what any description
-// names out of ids.
+// names out of ids. It asks the leader for each: a replica that lags or lost its store answers without descriptions that
+// are there.
 func (b *bucket) described(ctx context.Context, fleet string, after schema.Revision, before time.Time, ids map[string]struct{}) (old []describedBlob, err error) {
 	for from := schema.Revision(1); ; {
-		next := from
-		_, err := b.direct(ctx, jsapi.GetRequest{Seq: uint64(from), NextFor: b.prefix + ">", Batch: descriptionBatch, MaxBytes: descriptionBytes}, func(e entry) {
-			next = e.rev + 1
-			d := describedBlob{Blob: Blob{key: e.key}, rev: e.rev}
-			name, _ := decodeName(e.key)
-			d.Name = name
-			d.run, d.digest, _ = strings.Cut(name, ".sha256-")
-			d.judge(fleet, d.run, e.value)
-			if !d.Deleted {
-				delete(ids, d.NUID)
-			}
-			if e.rev > after && e.stored.Before(before) && !d.Deleted && len(old) < collectAtOnce {
-				old = append(old, d)
-			}
-		})
+		e, err := b.nextFresh(ctx, b.prefix+">", from)
+		if errors.Is(err, ErrNotFound) {
+			return old, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("list blobs of fleet %s: %w", fleet, err)
 		}
-		if next == from {
-			return old, nil
+		d := describedBlob{Blob: Blob{key: e.key}, rev: e.rev}
+		d.Name, _ = decodeName(e.key)
+		d.run, d.digest, _ = strings.Cut(d.Name, ".sha256-")
+		d.judge(fleet, d.run, e.value)
+		var content struct{ NUID string }
+		if json.Unmarshal(e.value, &content, json.MatchCaseInsensitiveNames(true)) == nil && !d.Deleted {
+			delete(ids, content.NUID) // readers need no more of a description
 		}
-		from = next
+		if e.rev > after && e.stored.Before(before) && !d.Deleted && len(old) < collectAtOnce {
+			old = append(old, d)
+		}
+		from = e.rev + 1
 	}
 }
 
@@ -158,10 +157,18 @@ func (s *Shard) unnamed(ctx context.Context, old []describedBlob) (list []descri
 
 // strikeNamed takes the digests out that any record of a run mentions.
 func strikeNamed(ctx context.Context, js jetstream.JetStream, names schema.Names, segments *Segments, run string, digests map[string]struct{}) error {
+	read := schema.StreamSequence(0)
 	if err := eventlog.Read(ctx, js, names, run, 1, func(rec schema.Record) error {
-		strike(digests, rec.Body)
+		strikeRecord(digests, &rec)
+		read = rec.Stream
 		return nil
 	}); err != nil {
+		return err
+	}
+	switch last, err := lastRaw(ctx, js, names.EventStream(), names.EventSubject(run)); {
+	case err == nil && schema.StreamSequence(last.Sequence) > read:
+		return fmt.Errorf("%w: its log was read from a replica that lags", ErrUnavailable)
+	case err != nil && !errors.Is(err, ErrNotFound):
 		return err
 	}
 	keys, err := segments.keysOf(ctx, run)
@@ -176,7 +183,7 @@ func strikeNamed(ctx context.Context, js jetstream.JetStream, names schema.Names
 		_, frames, err := schema.DecodeSegment(stored)
 		if err == nil {
 			err = schema.ReadFrames(frames, func(rec schema.Record) bool {
-				strike(digests, rec.Body)
+				strikeRecord(digests, &rec)
 				return true
 			})
 		}
@@ -185,6 +192,20 @@ func strikeNamed(ctx context.Context, js jetstream.JetStream, names schema.Names
 		}
 	}
 	return nil
+}
+
+// strikeRecord takes the digests out that an event names, in any form of it, or that a message which is no event mentions.
+func strikeRecord(digests map[string]struct{}, rec *schema.Record) {
+	strike(digests, rec.Body)
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		return
+	}
+	strike(digests, []byte(e.DataRef))
+	plain := jsontext.Value(bytes.Clone(e.Data)) // escapes may hide a digest
+	if plain.Format(jsontext.PreserveRawStrings(false)) == nil {
+		strike(digests, plain)
+	}
 }
 
 // strike takes each digest out that stands in a text.

@@ -1,13 +1,17 @@
 package kvstore_test
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -105,4 +109,50 @@ func TestRemove_FullBlobStore_MakesRoom(t *testing.T) {
 	require.ErrorContains(t, err, "remove events of run run-1", "all before is done")
 	require.Empty(t, b.ids(t))
 	require.ErrorIs(t, b.load(t, "run-1", strings.Repeat("x", 1<<20)), jetstream.ErrObjectNotFound)
+}
+
+// What an event names stays in each form that an event may have, and if a replica answers that nothing is there.
+func TestCollectBlobs_NamedInAnotherFormOrUnknownToAReplica_Stays(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	refs := func(content string) string {
+		return `{"refs":[{"dataref":"` + schema.DataRef("run-1", digestOf(content)) + `"}]}`
+	}
+	digest := digestOf("escaped")
+	escaped := strings.Replace(refs("escaped"), digest, digest[:63]+`\u00`+hex.EncodeToString([]byte(digest[63:])), 1)
+	require.NotContains(t, escaped, digest)
+	whole := nats.NewMsg(b.names.EventSubject("run-1"))
+	whole.Header = nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"s"}, "ce-type": {"t"}, "ce-dataref": {schema.DataRef("run-1", digestOf("whole"))}}
+	coded := nats.NewMsg(whole.Subject)
+	coded.Header, coded.Data = nats.Header{"Content-Type": {"application/cloudevents+json"}}, []byte(
+		`{"specversion":"1.0","id":"2","source":"s","type":"t","data_base64":"`+base64.StdEncoding.EncodeToString([]byte(refs("coded")))+`"}`)
+	contents := []string{"escaped", "whole", "coded"}
+	for _, content := range contents {
+		b.put(t, "run-1", content, false)
+	}
+	text := nats.NewMsg(whole.Subject)
+	text.Header, text.Data = nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"3"}, "ce-source": {"s"}, "ce-type": {"t"}, "content-type": {"application/json"}}, []byte(escaped)
+	for _, m := range []*nats.Msg{whole, coded, text} {
+		_, err := b.js.PublishMsg(t.Context(), m)
+		require.NoError(t, err)
+	}
+	empty := natstest.Between(t, b.nc, func(m *nats.Msg, subject string) {
+		if !strings.HasPrefix(subject, "$JS.API.DIRECT.GET.") {
+			natstest.Forward(b.nc, m, subject)
+			return
+		}
+		out := nats.NewMsg(m.Reply)
+		out.Header.Set("Status", "404")
+		_ = b.nc.PublishMsg(out)
+	})
+	later := time.Now().Add(25 * time.Hour)
+	_, _ = openShard(t, empty, "alpha").CollectBlobs(t.Context(), later) // it may fail, and deletes nothing
+	for _, content := range contents {
+		require.NoError(t, b.load(t, "run-1", content))
+	}
+	_, err := b.shard.CollectBlobs(t.Context(), later)
+	require.NoError(t, err)
+	for _, content := range contents {
+		require.NoError(t, b.load(t, "run-1", content), content)
+	}
 }
