@@ -128,9 +128,11 @@ func read[T schema.GetReply | schema.RecoverReply](ctx context.Context, r *Reade
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
 	whole, lacks := true, []schema.Gap{}
+	// taken are the records that take was given of the present page: of more than that page if its repeat ended earlier.
+	taken := 0
 	for after := ""; ; {
 		reply := new(T)
-		taken, passed := 0, 0
+		passed := 0
 		err := r.service().Ask(ctx, verb, run, page(after), func() *fleetclient.Replies {
 			passed = 0
 			return &fleetclient.Replies{
@@ -155,6 +157,7 @@ func read[T schema.GetReply | schema.RecoverReply](ctx context.Context, r *Reade
 		if err != nil {
 			return nil, err
 		}
+		taken = max(taken-passed, 0)
 		next, complete, gaps := contentOf(reply)
 		whole = whole && *complete
 		lacks = append(lacks, slices.DeleteFunc(*gaps, func(g schema.Gap) bool { return slices.Contains(lacks, g) })...)

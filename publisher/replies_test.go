@@ -110,3 +110,54 @@ func TestReplies_ContentBeforeOrAfterHead_Accepted(t *testing.T) {
 		})
 	}
 }
+
+// A page that breaks off may end earlier when it is sent again: its run was sealed meanwhile. No record is given twice.
+func TestEvents_RepeatedPageIsShorter_EachRecordOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 5 * time.Second })
+	frames, _, answer, _ := content(t, "agent-1")
+	var recs [][]byte
+	require.NoError(t, schema.ReadFrames(frames.body, func(rec schema.Record) bool {
+		recs = append(recs, schema.AppendFrame(nil, &rec))
+		return true
+	}))
+	require.Len(t, recs, 2)
+	var full schema.GetReply
+	require.NoError(t, json.Unmarshal(answer.body, &full))
+	part := full
+	part.Next = "1.1.-1"
+	first, err := json.Marshal(&part)
+	require.NoError(t, err)
+	n := 0
+	sub, err := w.nc.Subscribe(schema.ServiceSubject(schema.VerbGet, "default", "r1"), func(m *nats.Msg) {
+		n++ // one at a time
+		send := func(i int, kind string, body []byte) {
+			_ = w.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: body, Header: nats.Header{schema.HeaderReply: {strconv.Itoa(i)}, schema.HeaderKind: {kind}}})
+		}
+		switch n {
+		case 1: // both records of the tail, then the daemon stops
+			send(1, schema.KindFrames, frames.body)
+			e, _ := json.Marshal(schema.Fail(schema.CodeUnavailable, "again", "stopping"))
+			_ = w.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: e, Header: nats.Header{schema.HeaderReply: {"2"}, schema.HeaderError: {"stopping"}, schema.HeaderErrorCode: {"503"}}})
+		case 2: // sealed meanwhile: a segment of one record fits into the page
+			send(1, schema.KindFrames, recs[0])
+			send(2, schema.KindAnswer, first)
+			send(3, schema.KindEnd, nil)
+		default:
+			send(1, schema.KindFrames, recs[1])
+			send(2, schema.KindAnswer, answer.body)
+			send(3, schema.KindEnd, nil)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	require.NoError(t, w.nc.Flush())
+	var got []schema.StreamSequence
+	err = f.Events(t.Context(), "r1", func(rec schema.Record) error {
+		got = append(got, rec.Stream)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []schema.StreamSequence{1, 2}, got)
+}

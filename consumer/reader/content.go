@@ -83,7 +83,10 @@ func (rd *Reader) withGaps(ctx context.Context, r *Snapshot, p *Cursor, to Sink)
 	case err == nil:
 		return rd.noteMissing(ctx, r, p)
 	case errors.As(err, &send):
-		return errors.Join(send.err, rd.noteMissing(ctx, r, p))
+		if err := rd.noteMissing(ctx, r, p); err != nil {
+			return err
+		}
+		return send.err
 	case errors.As(err, &bad):
 		return rd.segmentGone(bad.Segment, r, bad.Err)
 	default:

@@ -35,6 +35,9 @@ func (rd *Reader) Part(ctx context.Context, r *Snapshot, p *Place, most int, to 
 		return false, nil // the end is before the first event
 	case p.Left < ToEnd:
 		return false, fmt.Errorf("run %s: the content up to a point that was located by its head alone was asked for", r.Run)
+	case p.Segment > r.Segments.Count+1:
+		// The snapshot is of an older checkpoint than that of the page before, or the place is invented.
+		return false, fmt.Errorf("run %s: it has %d segments, and the place is in segment %d: %w", r.Run, r.Segments.Count, p.Segment, eventlog.ErrStale)
 	}
 	s := &part{to: to, place: p, most: most}
 	err = rd.Content(ctx, r, &Cursor{Next: p.Segment}, s)

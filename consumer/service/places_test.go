@@ -27,7 +27,7 @@ func bySender(_ string, m *nats.Msg) (string, error) {
 // that change something.
 func TestPlaces_OneSenderReadsAtItsWorst_OthersAreAnswered(t *testing.T) {
 	t.Parallel()
-	g := newGated(t, serviceConfig{Workers: 4, Queue: 16, QueueBytes: 1 << 20, Proof: bySender})
+	g := newGated(t, serviceConfig{Workers: 4, Queue: 16, QueueBytes: 1 << 20, Proof: bySender, Timeout: time.Minute})
 	g.aRun("held", 1, 10)
 	g.aRun("run-1", 1, 10)
 	release := make(chan struct{})
@@ -75,7 +75,7 @@ func TestPlaces_OneSenderReadsAtItsWorst_OthersAreAnswered(t *testing.T) {
 		require.Empty(t, code(send(sender, schema.VerbClaim, "", []byte(`{"executor":"executor-2","request_id":"q"}`))), "a claim of "+sender)
 	}
 	require.Equal(t, schema.CodeForbidden, code(send("", schema.VerbMark, "run-1", []byte(`{"name":"m"}`))))
-	require.Empty(t, code(send("", schema.VerbGet, "run-1", nil)), "a read needs no proof")
+	require.Equal(t, schema.CodeForbidden, code(send("", schema.VerbGet, "run-1", nil)), "a read without a proof would have a share of its own")
 	close(release)
 	answered := 0
 	for _, sub := range reads {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/waymarkio/waymark/consumer/reader"
@@ -19,6 +20,9 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 		return err
 	}
 	defer v.close()
+	if req.After != "" && v.place.Left < 0 {
+		return badField("/after", errors.New("is the next of an answer without a point"))
+	}
 	r, err := s.whole(ctx, t.run)
 	if err != nil {
 		return err

@@ -260,7 +260,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if inDoubt == nil {
 		inDoubt = []schema.OpenCall{}
 	}
-	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
+	if req.After == "" {
+		s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
+	}
 	err = s.answer(ctx, v, r, func(state *schema.State, next string) any {
 		return &schema.RecoverReply{
 			Head: r.Head, State: state, Next: next, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
@@ -268,7 +270,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
 		}
 	})
-	if err == nil {
+	if err == nil && req.After == "" {
 		s.stats.Recovery.observe(r.Run, t.arrived, s.now())
 	}
 	return err

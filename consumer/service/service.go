@@ -229,16 +229,16 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 		s.logRefusal(t, schema.CodeForbidden, err.Error())
 		return
 	}
-	queue, changes := s.reads, schema.Changes(e.verb)
-	if changes {
+	queue := s.reads
+	if schema.Changes(e.verb) {
 		queue = s.changes
 	}
 	if s.cfg.Proof != nil {
 		var err error
-		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil && changes {
+		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil {
 			s.refuse(t, schema.Fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
 			return
-		} // senders of reads without a proof, such as those with the daemon's key, share one place
+		}
 	}
 	if full := queue.put(t); full != nil {
 		s.refuse(t, full)

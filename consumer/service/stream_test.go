@@ -286,3 +286,27 @@ func TestPages_PointAndTakeover_EachPageBelongsToItsRequest(t *testing.T) {
 	took.After = "1.3.-1"
 	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbRecover, "run-1", took).Code, "the next executor has it")
 }
+
+// A page that is read from an older checkpoint than the page before is asked for again: its place counts segments that
+// the older one does not have.
+func TestPages_OlderCheckpointOnTheSecondPage_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 26, 240<<10)
+	older := w.sealMore(x, schema.SegmentIndex{}, 8, 8)
+	index := w.sealMore(x, older, 80, 8)
+	for _, at := range []string{"", "record:100"} {
+		w.checkpointAt(x, len(x.Acked), index)
+		a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents, At: at})
+		require.NoError(t, err)
+		next := decodeAs[schema.GetReply](t, a.first).Next
+		require.NotEmpty(t, next)
+		w.checkpointAt(x, 20, older)
+		e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents, At: at, After: next})
+		require.Equal(t, schema.CodeUnavailable, e.Code)
+		if at != "" {
+			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents, At: at, After: "1.0.-1"})
+			require.Equal(t, schema.CodeBadRequest, e.Code, "it would pass the point")
+		}
+	}
+}
