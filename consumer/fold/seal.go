@@ -367,7 +367,13 @@ func (s *term) sealPressed(ctx context.Context, need int64) error {
 		if err := s.sealer.seal(ctx, r); err != nil {
 			return err
 		}
+		if len(r.cuts) > 0 {
+			break // the bucket is full or fails, so the other tails would be refused, too
+		}
 		sealed[r.id] = r
+	}
+	if len(sealed) == 0 {
+		return nil // the purger presses again in its time
 	}
 	if err := s.store(ctx, sealed); err != nil {
 		return err

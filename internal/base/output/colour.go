@@ -11,7 +11,7 @@ func Coloured(w io.Writer, getenv func(string) string) bool {
 	if getenv("NO_COLOR") != "" {
 		return false
 	}
-	return getenv("FORCE_COLOR") != "" || getenv("TERM") != "dumb" && IsTerminal(Below(w))
+	return getenv("FORCE_COLOR") != "" || getenv("TERM") != "dumb" && IsTerminal(w)
 }
 
 // Below is the stream below a page.

@@ -398,8 +398,11 @@ func block(s string, width int, wrap func(string, int) string) string {
 	return b.String()
 }
 
-// IsTerminal reports whether a stream is a terminal.
+// IsTerminal reports whether a stream is a terminal, or a [Page] on one.
 func IsTerminal(stream any) bool {
+	if p, ok := stream.(Page); ok {
+		stream = p.Writer
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor
 }

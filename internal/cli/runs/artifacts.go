@@ -70,7 +70,7 @@ func (c ArtifactsCmd) write(ctx context.Context, a *base.App, fleet *publisher.R
 	if len(f.Content) == 0 && f.DataRef == "" {
 		return failure.New(failure.NotFound, "", "the content of artifact %s is not stored: %s", f.ArtifactID, f.WhereText())
 	}
-	if output.IsTerminal(output.Below(a.Stdout)) {
+	if output.IsTerminal(a.Stdout) {
 		return failure.New(failure.Usage, "write it to a file: "+schema.Command(a.Prompt.Command("artifacts"), " > FILE", c.Run_, c.Artifact),
 			"the content of an artifact may change this terminal")
 	}
