@@ -26,8 +26,11 @@ func (w *lone) listed(tb testing.TB, args ...string) []schema.RunSummary {
 		if after != "" {
 			more = append(slices.Clone(args), "--after", after)
 		}
-		var page schema.ListReply
-		require.NoError(tb, json.Unmarshal(w.cli(tb, append([]string{"runs", "ls", "--json"}, more...)...), &page))
+		page := schema.ListReply{Incomplete: true} // as it is for a moment after a start
+		for until := time.Now().Add(patience); page.Incomplete && time.Now().Before(until); {
+			page = schema.ListReply{}
+			require.NoError(tb, json.Unmarshal(w.cli(tb, append([]string{"runs", "ls", "--json"}, more...)...), &page))
+		}
 		require.False(tb, page.Incomplete)
 		all = append(all, page.Runs...)
 		if after = page.Next; after == "" {
