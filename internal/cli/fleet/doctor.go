@@ -247,7 +247,7 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 		if s.Info == nil {
 			continue
 		}
-		room += d.room(s)
+		room += d.room(s, settings)
 		if n := s.Info.State.Consumers; n >= consumersMost*fullWarn/100 {
 			consumers++
 			d.add("consumers", checkWarning, "list them with: nats consumer ls "+s.Stream+"; delete unused ones", "stream %s has %d consumers of at most %d", s.Stream, n, consumersMost)
@@ -268,9 +268,12 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 	return list
 }
 
-// room checks a stream's byte limit. A stream that discards old messages is never full.
-func (d *doctor) room(s *kvstore.Inspected) int {
+// room checks a stream's byte limit, without the daemon's reserve in it. A stream that discards old messages is never full.
+func (d *doctor) room(s *kvstore.Inspected, settings *schema.FleetSettings) int {
 	limit := s.Info.Config.MaxBytes
+	if strings.HasPrefix(s.Stream, "KV_") {
+		limit -= settings.ReserveBytes
+	}
 	if limit <= 0 || s.Info.Config.Discard == jetstream.DiscardOld {
 		return 0
 	}
@@ -282,7 +285,11 @@ func (d *doctor) room(s *kvstore.Inspected) int {
 	case percent < fullWarn:
 		return 0
 	}
-	d.add("room in streams", result, "remove runs, or raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE",
+	raise := "start the daemon with " + d.p.Command("serve") + " --quota SIZE"
+	if len(settings.Keys) > 0 { // its accounts have limits, too
+		raise = "waymark fleet add " + settings.Fleet + " --dir DIR --offline --quota SIZE, reload the servers, and again without --offline"
+	}
+	d.add("room in streams", result, "remove runs, or raise the quota: "+raise,
 		"stream %s is at %d %% of %s", s.Stream, percent, output.Bytes(limit))
 	return 1
 }
