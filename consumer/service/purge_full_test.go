@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -50,7 +51,7 @@ func TestQuota_DaemonPurges_FleetTakesManyTimesIt(t *testing.T) {
 	t.Parallel()
 	const quota, runs, turns, payload = kvstore.MinQuotaBytes, 100, 6, 100_000
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = quota })
-	// The age for a purge is never reached, and the tails alone exceed the quota.
+	// The age for a purge is never reached, and the tails alone exceed the quota. Their segments are a tenth of that.
 	f, _ := w.Fold(fold.Config{PurgeAfter: time.Hour, Synced: true, SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
 	writers := make([]*writer, runs)
 	for i := range writers {
@@ -66,7 +67,7 @@ func TestQuota_DaemonPurges_FleetTakesManyTimesIt(t *testing.T) {
 			for _, d := range []schema.Data{
 				&schema.TurnStartedData{Turn: x.Turn},
 				&schema.ToolCalledData{ToolCallID: id, Name: "read", Replay: schema.ReplayPure},
-				&schema.ToolReturnedData{ToolCallID: id, Result: foldtest.Noise(payload, int64(turn)*runs)},
+				&schema.ToolReturnedData{ToolCallID: id, Result: jsontext.Value(`"` + strings.Repeat(strings.Trim(string(foldtest.Noise(payload/10, int64(turn)*runs)), `"`), 10) + `"`)},
 				&schema.TurnEndedData{Turn: x.Turn},
 			} {
 				waited := x.insist(d, x.Turn)
