@@ -105,8 +105,9 @@ func (b *Blob) describe(ctx context.Context, about *bucket, fleet, run string) e
 }
 
 // judge applies a description. Executors write it, so it may contain anything: a content name that is a pattern would
-// remove content of other runs, and an unreadable one must not block a removal.
-func (b *Blob) judge(fleet, run string, description []byte) {
+// remove content of other runs, and an unreadable one must not block a removal. It returns the id of the content, also of
+// a description that is false: a reader needs no more of it.
+func (b *Blob) judge(fleet, run string, description []byte) (nuid string) {
 	var info jetstream.ObjectInfo
 	switch {
 	case stdjson.Unmarshal(description, &info) != nil,
@@ -118,6 +119,7 @@ func (b *Blob) judge(fleet, run string, description []byte) {
 		b.NUID, b.Deleted = info.NUID, info.Deleted
 	}
 	b.Bytes = int64(min(info.Size, 1<<62)) //nolint:gosec // bounded
+	return info.NUID
 }
 
 // newBlobBucket is the part of a fleet's object store with the descriptions (".M."), or with the contents (".C.").

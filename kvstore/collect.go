@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -111,10 +110,8 @@ func (b *bucket) described(ctx context.Context, fleet string, after schema.Revis
 		d := describedBlob{Blob: Blob{key: e.key}, rev: e.rev}
 		d.Name, _ = decodeName(e.key)
 		d.run, d.digest, _ = strings.Cut(d.Name, ".sha256-")
-		d.judge(fleet, d.run, e.value)
-		var content struct{ NUID string }
-		if json.Unmarshal(e.value, &content, json.MatchCaseInsensitiveNames(true)) == nil && !d.Deleted {
-			delete(ids, content.NUID) // readers need no more of a description
+		if nuid := d.judge(fleet, d.run, e.value); !d.Deleted {
+			delete(ids, nuid)
 		}
 		if e.rev > after && e.stored.Before(before) && !d.Deleted && len(old) < collectAtOnce {
 			old = append(old, d)

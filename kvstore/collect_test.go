@@ -65,7 +65,7 @@ func TestCollectBlobs_ADayLater_UnnamedGo(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 4, stream.CachedInfo().State.Msgs, "nothing else is left")
 
-	// What was judged is not read again.
+	// CollectBlobs does not judge a description twice.
 	require.NoError(t, func() error {
 		s, err := b.js.Stream(t.Context(), eventStream)
 		if err == nil {

@@ -111,7 +111,8 @@ func TestReplies_ContentBeforeOrAfterHead_Accepted(t *testing.T) {
 	}
 }
 
-// A page that breaks off may end earlier when it is sent again: its run was sealed meanwhile. No record is given twice.
+// A page that breaks off may end earlier when the daemon sends it again, if it sealed the run in between. Events yields no
+// record twice.
 func TestEvents_RepeatedPageIsShorter_EachRecordOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -140,7 +141,7 @@ func TestEvents_RepeatedPageIsShorter_EachRecordOnce(t *testing.T) {
 			send(1, schema.KindFrames, frames.body)
 			e, _ := json.Marshal(schema.Fail(schema.CodeUnavailable, "again", "stopping"))
 			_ = w.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: e, Header: nats.Header{schema.HeaderReply: {"2"}, schema.HeaderError: {"stopping"}, schema.HeaderErrorCode: {"503"}}})
-		case 2: // sealed meanwhile: a segment of one record fits into the page
+		case 2: // the daemon has sealed a segment, and the page ends with it
 			send(1, schema.KindFrames, recs[0])
 			send(2, schema.KindAnswer, first)
 			send(3, schema.KindEnd, nil)

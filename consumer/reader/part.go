@@ -58,7 +58,7 @@ type part struct {
 	place *Place
 	// seen are the records from the first one of the next segment on.
 	seen int64
-	// sent and pieces count what was forwarded.
+	// sent counts the bytes that were forwarded, pieces the segments and frames; most bounds sent.
 	most, sent, pieces int
 }
 

@@ -132,7 +132,7 @@ func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 }
 
 // One role of one fleet takes all connections that it may have. The fleet's other roles, the daemon and other fleets
-// connect on the same server, and who is refused is told why.
+// connect on the same server, and a refused client is told why.
 func TestConnections_AccountFull_RefusesNoOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")

@@ -177,7 +177,7 @@ func fullFleet(t *testing.T, stream string, fill func(*testing.T, *keyed)) (cell
 	}, securedWait, pollEvery)
 	works(nil)
 
-	// It heals: what was waited for is stored once there is room.
+	// Once there is room, the publishers that waited go on.
 	s, err := k.jetStream(t, access.Daemon).Stream(ctx, stream)
 	require.NoError(t, err)
 	for _, junk := range []string{"waymark.events.payments.0.filler", "$O.WAYMARK_BLOBS_payments.C.*", "$KV.*.flood.>"} {

@@ -37,7 +37,6 @@ var fuzzed = map[string]string{
 	"internal/cli/storage.forksIn":              "- the daemon's answer, read into plain fields that are shown",
 	"internal/look/spans.Positions.read":        "- this user's own file, with the user's own rights",
 	"kvstore.Blob.judge":                        "kvstore.FuzzStored",
-	"kvstore.bucket.described":                  "- one text member of a description; the rest is read by kvstore.Blob.judge",
 	"kvstore.endedOf":                           "kvstore.FuzzStored",
 	"kvstore.decodeFormat":                      "kvstore.FuzzStored",
 	"kvstore.Removals.Get":                      "- the daemon's own list, read into plain fields; an unreadable entry begins again",
