@@ -1,6 +1,7 @@
 package service
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 
@@ -45,6 +46,16 @@ func newRequestQueue(cfg *Config) *requestQueue {
 	return q
 }
 
+// newReadQueue is a queue for reads. They cost the most processor time, so a sender has no more workers than there are
+// processors.
+func newReadQueue(cfg *Config) *requestQueue {
+	q := newRequestQueue(cfg)
+	if cfg.Proof != nil {
+		q.share.serving = min(q.share.serving, runtime.GOMAXPROCS(0))
+	}
+	return q
+}
+
 // put queues a request, or returns why the client must ask again. It never waits.
 func (q *requestQueue) put(t *task) *schema.ServiceError {
 	q.mu.Lock()
@@ -56,7 +67,8 @@ func (q *requestQueue) put(t *task) *schema.ServiceError {
 	if l == nil {
 		l = new(line)
 	}
-	if !q.used.fits(t, q.whole) || !l.used.fits(t, q.share) {
+	// A proven sender has a place for its first request even if others fill the queue: keys are few.
+	if !l.used.fits(t, q.share) || !q.used.fits(t, q.whole) && (q.share == q.whole || l.used != (room{})) {
 		return schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
 			"%d requests are waiting already, %d of them from this sender", q.used.waiting, l.used.waiting)
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -47,5 +48,37 @@ func TestRequestQueue_SeveralSenders_ServedInTurnWithinTheirShares(t *testing.T)
 	q.release(served[0])
 	q.release(served[1])
 	require.Empty(t, q.lines)
+	require.Equal(t, room{}, q.used)
+}
+
+// Reads cost processor time: a sender that takes more of it than there is delays all others.
+func TestReadQueue_ManyWorkers_SenderHasAsManyAsProcessors(t *testing.T) {
+	t.Parallel()
+	many := 16 * runtime.GOMAXPROCS(0)
+	cfg := Config{Workers: many, Queue: 16, QueueBytes: 4000, Proof: func(string, *nats.Msg) (string, error) { return "", errors.ErrUnsupported }}
+	require.Equal(t, runtime.GOMAXPROCS(0), newReadQueue(&cfg).share.serving)
+	require.Equal(t, many/4, newRequestQueue(&cfg).share.serving, "changes wait for the log")
+	cfg.Proof = nil
+	require.Equal(t, many/2, newReadQueue(&cfg).share.serving, "all senders are one")
+}
+
+func TestRequestQueue_TwoSendersFillIt_AnotherHasAPlace(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Workers: 4, Queue: 8, QueueBytes: 4000, Proof: func(string, *nats.Msg) (string, error) { return "", errors.ErrUnsupported }}
+	q := newRequestQueue(&cfg)
+	for _, sender := range []string{"a", "a", "b", "b"} {
+		require.Nil(t, q.put(&task{proven: sender, size: 1000 / 2}))
+	}
+	for _, sender := range []string{"a", "b"} {
+		require.NotNil(t, q.put(&task{proven: sender, size: 1}))
+	}
+	require.NotNil(t, q.put(&task{proven: "c", size: 1001}), "above the share of one")
+	require.Nil(t, q.put(&task{proven: "c", size: 1000}))
+	require.NotNil(t, q.put(&task{proven: "c", size: 1}))
+	for _, sender := range []string{"a", "b", "c", "a", "b"} {
+		got := q.take()
+		require.Equal(t, sender, got.proven)
+		q.release(got)
+	}
 	require.Equal(t, room{}, q.used)
 }

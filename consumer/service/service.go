@@ -84,7 +84,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(cfg.Fleet), now: now, liveRuns: live,
 		budget: semaphore.NewWeighted(stateBudget), answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now),
-		ready: make(chan struct{}), changes: newRequestQueue(&cfg), reads: newRequestQueue(&cfg),
+		ready: make(chan struct{}), changes: newRequestQueue(&cfg), reads: newReadQueue(&cfg),
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.shards = &shardStatus{svc: s}

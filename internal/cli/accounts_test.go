@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -229,4 +231,44 @@ func TestSubscriptions_ConnectionFull_RefusesNoOther(t *testing.T) {
 	require.NoError(t, r.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted}))
 	_, err = full.Head(ctx, "r1")
 	require.NoError(t, err)
+}
+
+// Servers read the whole of a request before the daemon can refuse it. Observers store nothing, so theirs are small.
+func TestPayload_ObserverSendsMore_ConnectionEnds(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a daemon")
+	}
+	k := startKeyed(t)
+	k.serve(t)
+	list := schema.ServiceSubject(schema.VerbList, keyedFleet, "")
+	body := func(size int) []byte { return append([]byte("{}"), bytes.Repeat([]byte(" "), size-2)...) }
+	honest := k.jetStream(t, access.Observer).Conn()
+	_, err := honest.Request(list, body(access.ObserverPayload), securedWait)
+	require.NoError(t, err)
+	require.ErrorIs(t, honest.Publish(list, body(access.ObserverPayload+1)), nats.ErrMaxPayload)
+	nkey, err := nats.NkeyOptionFromSeed(filepath.Join(k.fleets, keyedFleet+"-observer.nk"))
+	require.NoError(t, err)
+	deaf, err := nats.Connect(k.addr, nkey, nats.SetCustomDialer(deafDialer{}), nats.MaxReconnects(-1))
+	require.NoError(t, err)
+	t.Cleanup(deaf.Close)
+	require.NoError(t, deaf.Publish(list, body(access.ObserverPayload+1)))
+	require.Eventually(t, func() bool { return deaf.Stats().Reconnects > 0 || deaf.IsClosed() }, securedWait, time.Millisecond, "the server ended the connection")
+	k.as(t, keyedFleet, access.Observer, 0, "runs", "ls")
+}
+
+// deafDialer hides the largest message that the server takes.
+type deafDialer struct{}
+
+type deafConn struct{ net.Conn }
+
+func (deafDialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return deafConn{conn}, err
+}
+
+func (c deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	copy(b, bytes.Replace(b[:n], []byte(`"max_payload":65536`), []byte(`"max_payload":99999`), 1))
+	return n, err
 }

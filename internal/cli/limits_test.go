@@ -76,6 +76,7 @@ func limitRows() [][3]string {
 		{"Server", "", ""},
 		{"connections of each role of a fleet", count(access.DefaultConnections), "`fleet add --connections`; the next one is refused, and told why"},
 		{"subscriptions of a client's connection, in the accounts of `fleet add`", count(access.ClientSubscriptions), "the next one is refused"},
+		{"a request of an observer, in the accounts of `fleet add`", size(access.ObserverPayload), "its connection ends"},
 		{"largest message of the embedded server", size(natsd.DefaultMaxPayload), ""},
 		{"a stop of the embedded server", span(natsd.DefaultStopTimeout), "then it is ended"},
 	}

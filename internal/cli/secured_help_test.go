@@ -151,7 +151,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	var includes strings.Builder
 	for _, fleet := range fleets {
 		s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets, "--offline", "--replicas", "3", "--quota", "64MiB",
-			"--verify", "tools.>", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"))
+			"--verify", "tools.>", "--executor", "second", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"))
 		config, err := os.ReadFile(filepath.Join(s.fleets, "fleet-"+fleet+".conf"))
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(s.dir, "fleet-"+fleet+".conf"), config, 0o600))
@@ -266,7 +266,13 @@ func (s *secured) as(t *testing.T, fleet string, role access.Role, code int, arg
 // options are those of a user's connection.
 func (s *secured) options(t *testing.T, fleet string, role access.Role) []nats.Option {
 	t.Helper()
-	nkey, err := nats.NkeyOptionFromSeed(filepath.Join(s.fleets, fleet+"-"+string(role)+".nk"))
+	return s.optionsOf(t, fleet, role, string(role))
+}
+
+// optionsOf are those of one of the role's keys, such as executor.second.
+func (s *secured) optionsOf(t *testing.T, fleet string, role access.Role, key string) []nats.Option {
+	t.Helper()
+	nkey, err := nats.NkeyOptionFromSeed(filepath.Join(s.fleets, fleet+"-"+key+".nk"))
 	require.NoError(t, err)
 	return []nats.Option{
 		nkey, nats.RootCAs(filepath.Join(s.dir, "ca.pem")), nats.CustomInboxPrefix(access.InboxPrefix(role)),

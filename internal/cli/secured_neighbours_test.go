@@ -24,7 +24,7 @@ import (
 var attackFor = flag.Duration("attack", time.Second, "how long each of the five quiet and five attacked parts of the test of neighbours lasts")
 
 // An observer and an executor of the fleet read all that they may; an operator of another fleet on the same servers reads
-// and writes. Between the attacks an executor publishes, claims and takes over as if there had been none. The
+// and writes; each has a key of its own. Between the attacks an executor publishes, claims and takes over as if there had been none. The
 // test logs how much slower that is during the attacks, and asserts nothing about it: on a small machine all processes share
 // the processors. Takeovers by the
 // key that all executors share are not among the attacks.
@@ -38,7 +38,7 @@ func TestNeighbours_AtTheirWorst_LeaveNothingBehind(t *testing.T) {
 	s.daemon(t, wild)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*securedWait+10**attackFor)
 	defer cancel()
-	f := s.executor(t, calm, "one")
+	f := s.executorWith(t, calm, "one", s.optionsOf(t, calm, access.Executor, "executor.second"))
 	begin := func(f *publisher.Fleet, id string, messages, size int) *publisher.Run {
 		r, err := f.Start(ctx, publisher.RunSpec{ID: id})
 		require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestNeighbours_AtTheirWorst_LeaveNothingBehind(t *testing.T) {
 	always := func(body string) func(int64) string { return func(int64) string { return body } }
 	flood(calm, access.Observer, schema.VerbGet, "large", always(`{"view":"events"}`))
 	flood(calm, access.Observer, schema.VerbGet, "large", func(n int64) string { return fmt.Sprintf(`{"at":"record:%d"}`, 1+n*37%50) })
-	flood(calm, access.Observer, schema.VerbList, "", always(`{}`+strings.Repeat(" ", 500_000)))
+	flood(calm, access.Observer, schema.VerbList, "", always(`{}`+strings.Repeat(" ", access.ObserverPayload-2)))
 	flood(calm, access.Executor, schema.VerbGet, "large", always(`{"view":"events"}`))
 	flood(wild, access.Operator, schema.VerbGet, "theirs", always(`{"view":"events"}`))
 	flood(wild, access.Operator, schema.VerbMark, "theirs", always(`{"name":"m","by":"x","move":true}`))

@@ -24,8 +24,13 @@ import (
 // executor connects the SDK as a fleet's executor.
 func (s *secured) executor(t *testing.T, fleet, name string) *publisher.Fleet {
 	t.Helper()
+	return s.executorWith(t, fleet, name, s.options(t, fleet, access.Executor))
+}
+
+func (s *secured) executorWith(t *testing.T, fleet, name string, options []nats.Option) *publisher.Fleet {
+	t.Helper()
 	f, err := publisher.Connect(t.Context(), publisher.Config{
-		URL: s.url(), Options: s.options(t, fleet, access.Executor), Fleet: fleet, Executor: name, Agent: "clerk",
+		URL: s.url(), Options: options, Fleet: fleet, Executor: name, Agent: "clerk",
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {

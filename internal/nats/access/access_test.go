@@ -63,6 +63,7 @@ func TestServerConfig_Generated_Loads(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, len(access.Roles()), strings.Count(text, "max_connections: 250"))
 	require.Equal(t, len(access.ClientRoles()), strings.Count(text, "max_subscriptions: 1000"))
+	require.Equal(t, 1, strings.Count(text, "max_payload: 65536"), "of observers, who store nothing")
 	for _, user := range opts.Nkeys {
 		for _, role := range access.Roles() {
 			require.Equal(t, user.Account.Name == access.AccountOf(role, "example"), user.Nkey == example().Keys[role][0], "each role has its account")

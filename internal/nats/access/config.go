@@ -43,6 +43,9 @@ const (
 	DefaultConnections = 250
 	// ClientSubscriptions is how many subscriptions a client's connection may have.
 	ClientSubscriptions = 1000
+	// ObserverPayload is the most bytes of an observer's request: each server on its way reads all of it, even if the
+	// daemon refuses it.
+	ObserverPayload = 64 << 10
 )
 
 // Validate names the field that is out of range.
@@ -137,7 +140,11 @@ func (a Account) clients(w *writer, role Role) {
 		w.line("%q: %q", m[0], m[1])
 	}
 	w.close()
-	w.line("limits { max_connections: %d, max_subscriptions: %d, max_leafnodes: 0 }", cmp.Or(a.Connections, DefaultConnections), ClientSubscriptions)
+	payload := ""
+	if role == Observer {
+		payload = fmt.Sprintf(", max_payload: %d", ObserverPayload)
+	}
+	w.line("limits { max_connections: %d, max_subscriptions: %d, max_leafnodes: 0%s }", cmp.Or(a.Connections, DefaultConnections), ClientSubscriptions, payload)
 	a.users(w, role)
 	if role == Executor && len(a.VerifySubjects) > 0 {
 		// Tools answer with an executor's key.
