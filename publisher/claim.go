@@ -64,6 +64,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+	f.presence.claims(spec.Agents)
 	id := rand.Text()
 	reply, err := askFleet[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 		Executor: f.cfg.Executor, Instance: f.instance, RequestID: id, Agents: spec.Agents, Labels: spec.Labels,

@@ -219,6 +219,8 @@ type presence struct {
 	beats uint64
 	// capacity is the maximum number of runs of this handle's executors.
 	capacity int
+	// claimed are the agents whose runs this handle has asked for.
+	claimed []string
 }
 
 // beat publishes heartbeats until life ends or the connection is closed for good.
@@ -253,6 +255,21 @@ func (p *presence) addCapacity(n int) {
 	p.capacity += n
 }
 
+// claims makes heartbeats name the agents of a claim, too; none stand for every agent.
+func (p *presence) claims(agents []string) {
+	if len(agents) == 0 {
+		agents = []string{schema.AnyAgent}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, agent := range agents {
+		if !slices.Contains(p.claimed, agent) && len(p.claimed) <= schema.MaxClaimed {
+			p.claimed = append(slices.Clip(p.claimed), agent)
+			p.hurry()
+		}
+	}
+}
+
 // hurry makes a heartbeat due at once.
 func (p *presence) hurry() {
 	select {
@@ -265,15 +282,18 @@ func (p *presence) hurry() {
 func (p *presence) heartbeat(leaving bool) bool {
 	p.mu.Lock()
 	p.beats++
-	capacity, count := p.capacity, p.beats
+	capacity, count, agents := p.capacity, p.beats, p.claimed
 	p.mu.Unlock()
+	if len(agents) > schema.MaxClaimed {
+		agents = nil
+	}
 	overdue, more := p.works.overdue()
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
-		Held: p.hand.held(), Beat: count, Overdue: overdue, OverdueMore: more,
+		Held: p.hand.held(), Agents: agents, Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if err == nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

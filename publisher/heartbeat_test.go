@@ -2,6 +2,8 @@ package publisher_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -182,4 +184,31 @@ func TestNotice_Meaningless_Ignored(t *testing.T) {
 	w.notify("exec-1", "r1")
 	<-work.Done()
 	require.ErrorIs(t, context.Cause(work), publisher.ErrCancelRequested)
+}
+
+func TestHeartbeat_ExecutorClaims_NamesItsAgents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	next := w.heartbeats()
+	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
+	start(t, f, "r1")
+	require.Empty(t, next().Agents, "it has claimed nothing")
+	claim := func(agents ...string) {
+		t.Helper()
+		_, err := f.Claim(t.Context(), publisher.ClaimSpec{Agents: agents})
+		require.ErrorAs(t, err, new(*publisher.NothingError))
+	}
+	says := func(agents ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return slices.Equal(agents, next().Agents) }, patience, time.Millisecond, agents)
+	}
+	claim("coder")
+	says("coder")
+	claim("coder", "writer")
+	says("coder", "writer")
+	for i := range schema.MaxClaimed {
+		claim(fmt.Sprintf("a%d", i))
+	}
+	says()
 }

@@ -10,6 +10,8 @@ const (
 type ExecutorsRequest struct {
 	// Executor selects the executors of this name, with their runs; empty selects all, without runs.
 	Executor string `json:"executor,omitzero" check:"name"`
+	// Agents for which the reply counts the living executors.
+	Agents []string `json:"agents,omitzero" check:"max=256" each:"required,name"`
 }
 
 // ExecutorsReply lists the executors of a fleet, as the answering replica hears them. Only replicas that fold receive heartbeats, and only
@@ -27,6 +29,10 @@ type ExecutorsReply struct {
 	// There are at most [MaxExecutors]; More counts those left out.
 	Executors []ExecutorState `json:"executors"`
 	More      int             `json:"more,omitzero"`
+	// Claiming counts the living executors that claim runs of each agent in the request. Unsaid executors live, too, but
+	// do not say what they claim. Both are absent if the replica has not received heartbeats for the fleet's silence.
+	Claiming map[string]int `json:"claiming,omitzero"`
+	Unsaid   int            `json:"unsaid,omitzero"`
 }
 
 // ExecutorState is one process of an executor.

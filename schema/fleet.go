@@ -49,6 +49,9 @@ type Heartbeat struct {
 	// them. A run that the log gives to the instance, and that the list lacks, is orphaned: at once if an earlier list
 	// had it, else a full interval after the instance got it.
 	Held []HeldRun `json:"held,omitzero"`
+	// Agents whose runs the executor claims, at most [MaxClaimed]; [AnyAgent] stands for all. Absent if it has claimed
+	// none yet, or does not say.
+	Agents []string `json:"agents,omitzero"`
 	// Overdue are model requests and tool calls that exceed their limit, the oldest first. At most [MaxOverdue];
 	// OverdueMore is how many more there are.
 	Overdue     []Overdue      `json:"overdue,omitzero"`
@@ -64,6 +67,12 @@ type HeldRun struct {
 	Run   string `json:"run"`
 	Epoch Epoch  `json:"epoch,omitzero"`
 }
+
+// MaxClaimed bounds the agents in a heartbeat. An instance with more names none.
+const MaxClaimed = 64
+
+// AnyAgent in a heartbeat stands for every agent.
+const AnyAgent = "*"
 
 // MaxOverdue bounds the overdue work in a heartbeat.
 const MaxOverdue = 64

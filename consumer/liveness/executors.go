@@ -11,13 +11,30 @@ import (
 // leastSilence is the shortest time that counts as silence, whatever the heartbeat interval.
 const leastSilence = 500 * time.Millisecond
 
-// Fill writes the executors into a reply, those of one name with their runs. fleet is the fleet's silence.
-func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, fleet time.Duration) {
+// Fill writes the executors into a reply: those of one name with their runs, and how many claim runs of the agents. fleet
+// is the fleet's silence.
+func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, agents []string, fleet time.Duration) {
 	inHand, runs := h.runs.holders(name)
 	steady, heard := h.Steady()
 	lives, now := h.all(name)
 	if heard {
 		reply.HeardSince = schema.FormatTime(steady)
+	}
+	if heard && now.Sub(steady) >= fleet { // each living executor was heard by now
+		reply.Claiming = make(map[string]int, len(agents))
+		for _, l := range lives {
+			switch {
+			case !l.alive(now, fleet):
+				continue
+			case len(l.agents) == 0:
+				reply.Unsaid++
+			}
+			for _, agent := range agents {
+				if slices.Contains(l.agents, agent) || slices.Contains(l.agents, schema.AnyAgent) {
+					reply.Claiming[agent]++
+				}
+			}
+		}
 	}
 	list := make([]schema.ExecutorState, 0, max(len(lives), len(inHand)))
 	for key := range inHand {

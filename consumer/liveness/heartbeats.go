@@ -21,10 +21,10 @@ import (
 const (
 	// maxInstances bounds the instances of all executors.
 	maxInstances = 1 << 16
-	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run, and 1 KiB for each
+	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run or agent, and 1 KiB for each
 	// piece of overdue work.
-	maxHeartbeat = 16<<10 + schema.MaxHeld*128 + schema.MaxOverdue<<10
-	// maxHeld bounds the remembered runs of all instances.
+	maxHeartbeat = 16<<10 + (schema.MaxHeld+schema.MaxClaimed)*128 + schema.MaxOverdue<<10
+	// maxHeld bounds the remembered runs and agents of all instances.
 	maxHeld = 1 << 18
 	// maxOverdue bounds the remembered overdue work of all instances.
 	maxOverdue = 1 << 14
@@ -70,7 +70,7 @@ type Heartbeats struct {
 	// steady is since when no heartbeat was missed; zero while Run does not listen.
 	steady time.Time
 	lost   int
-	// held counts the runs that all instances list, and overdue their overdue work.
+	// held counts the runs and agents that all instances list, and overdue their overdue work.
 	held, overdue int
 	sub           *nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not run.
@@ -90,6 +90,8 @@ type instanceLife struct {
 	leaving bool
 	// held are the runs that its last heartbeat listed; nil if it lists none.
 	held map[string]schema.Epoch
+	// agents whose runs it claims, by its last heartbeat; nil if it does not say.
+	agents []string
 	// overdue is the overdue work in its last heartbeat.
 	overdue []schema.Overdue
 	// count of its last heartbeat, if it signs them.
@@ -327,7 +329,7 @@ func (h *Heartbeats) record(b *schema.Heartbeat) error {
 	l := h.touch(b.Executor, b.Instance)
 	l.interval = time.Duration(cmp.Or(b.IntervalMS, schema.DefaultHeartbeatMS)) * time.Millisecond
 	l.leaving, l.count = b.Leaving, b.Beat
-	return errors.Join(h.setHeld(l, b.Held), h.setOverdue(l, b.Overdue))
+	return errors.Join(h.setHeld(l, b.Held), h.setAgents(l, b.Agents), h.setOverdue(l, b.Overdue))
 }
 
 // setHeld replaces the list of an instance's runs; nil means that it lists none. Without room for a list the instance
@@ -350,6 +352,24 @@ func (h *Heartbeats) setHeld(l *instanceLife, runs []schema.HeldRun) error {
 	}
 	h.held += len(held)
 	l.held = held
+	return nil
+}
+
+// setAgents replaces the agents whose runs an instance claims. An instance with an invalid list, or without room for it,
+// counts as one that does not say. Under h.mu.
+func (h *Heartbeats) setAgents(l *instanceLife, agents []string) error {
+	h.held -= len(l.agents)
+	l.agents = nil
+	if len(agents) > schema.MaxClaimed || h.held+len(agents) > maxHeld {
+		return fmt.Errorf("%w: executor %s lists %d agents, at most %d, and %d with the runs of all instances", errHeartbeat, l.executor, len(agents), schema.MaxClaimed, maxHeld)
+	}
+	for _, agent := range agents {
+		if err := schema.CheckName("agent", agent); err != nil && agent != schema.AnyAgent {
+			return fmt.Errorf("%w: %w", errHeartbeat, err)
+		}
+	}
+	h.held += len(agents)
+	l.agents = agents
 	return nil
 }
 
@@ -402,7 +422,7 @@ func (h *Heartbeats) makeRoom() {
 }
 
 func (h *Heartbeats) forget(l *instanceLife) {
-	h.held -= len(l.held)
+	h.held -= len(l.held) + len(l.agents)
 	h.overdue -= len(l.overdue)
 	h.instances--
 	own := h.executors[l.executor]

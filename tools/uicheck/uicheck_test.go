@@ -27,7 +27,6 @@ var looks = []struct{ name, path string }{
 	{"conversation", "/run/fix-login/conversation"},
 	{"state", "/run/fix-login/state?at=record:14"},
 	{"recovery", "/run/fix-login/recovery"},
-	{"lineage", "/run/report-2/lineage"},
 	{"actions", "/run/triage-3/act"},
 	{"rewind", "/run/fix-login/act/rewind?at=record:4"},
 	{"executors", "/executors"},
@@ -104,7 +103,7 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
 	paths := []string{"/", "/needs-you", "/executors"}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}

@@ -61,7 +61,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 			return err
 		}
 	}
-	found, err := inbox.Gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
+	found, err := inbox.Gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func unreadError(a *base.App, list []inbox.Unread) error {
 
 // stuck is runs ls --stuck.
 func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request schema.ListRequest) error {
-	found, err := inbox.Gather(ctx, cl, request, inbox.Suspicious, false)
+	found, err := inbox.Gather(ctx, cl, request, inbox.Suspicious)
 	if err != nil {
 		return err
 	}

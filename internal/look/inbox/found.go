@@ -49,15 +49,17 @@ func (s *Found) Cut(limit int) {
 var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
 
 // Gather reads the stuck runs, from a list of runs and their heads. want selects the runs whose head is read, by their
-// list entry. With ended it also finds calls of ended runs that a person must settle; without it, hand-offs of ended
-// runs that wait for an executor.
-func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
+// list entry: of the runs that have not ended, and of ended ones with a call that a person must settle, or a hand-off that
+// waits for an executor.
+func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func(*schema.RunSummary) bool) (found Found, err error) {
 	var suspects []schema.RunSummary
 	seen := make(map[string]bool)
 	request.Limit, request.Status = schema.MaxList, live
-	over := request
-	over.Status, over.Held, over.Offered = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, ended, !ended
-	for _, ask := range []schema.ListRequest{request, over} {
+	held := request
+	held.Status, held.Held = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
+	offered := held
+	offered.Held, offered.Offered = false, true
+	for _, ask := range []schema.ListRequest{request, held, offered} {
 		for {
 			var page schema.ListReply
 			if err := cl.Ask(ctx, schema.VerbList, "", ask, &page); err != nil {
@@ -66,8 +68,11 @@ func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func
 			found.Incomplete = found.Incomplete || page.Incomplete
 			for i := range page.Runs {
 				r := &page.Runs[i]
-				if want(r) && !seen[r.Run] {
-					seen[r.Run] = true
+				if seen[r.Run] {
+					continue
+				}
+				seen[r.Run] = true
+				if want(r) {
 					suspects = append(suspects, *r)
 				}
 			}
@@ -103,8 +108,11 @@ func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func
 	return found, nil
 }
 
-// Suspicious reports whether a run may be stuck.
+// Suspicious reports whether a run may be stuck. An ended one waits for nothing but an executor that takes its hand-off.
 func Suspicious(r *schema.RunSummary) bool {
+	if r.Status.Terminal() {
+		return r.Handoffs > 0
+	}
 	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Handoffs > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
 }
 

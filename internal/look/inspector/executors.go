@@ -57,7 +57,7 @@ func (s *Inspector) executorsPage(ctx context.Context, r *http.Request) (*view, 
 	}
 	body := executorsBody{ExecutorsReply: reply, Executor: name, Silence: story.Age(reply.SilenceMS)}
 	for i := range reply.Executors {
-		body.Rows = append(body.Rows, rowOf(&reply.Executors[i], reply.SilenceMS))
+		body.Rows = append(body.Rows, rowOf(&reply.Executors[i], reply.SilenceMS, reply.HeardSince != ""))
 	}
 	v := s.view("Executors", "executors", words)
 	v.Body = &body
@@ -67,15 +67,16 @@ func (s *Inspector) executorsPage(ctx context.Context, r *http.Request) (*view, 
 // readSoon is how long a page waits for its content.
 const readSoon = 5 * time.Second
 
-func rowOf(e *schema.ExecutorState, silence int64) executorRow {
-	row := executorRow{ExecutorState: e, Heard: story.HeardText(e), Orphaned: story.OrphanedText(e), Class: "live"}
-	switch {
+// rowOf is the line of an executor. Only one that is heard now and was heard in time is shown as alive.
+func rowOf(e *schema.ExecutorState, silence int64, heard bool) executorRow {
+	row := executorRow{ExecutorState: e, Heard: story.HeardText(e), Orphaned: story.OrphanedText(e), Class: "off"}
+	switch late := e.Silent || e.SeenMS == nil || *e.SeenMS >= max(silence, 3*e.IntervalMS); {
 	case e.InHand > 0 && e.OrphanedInMS != nil && *e.OrphanedInMS == 0:
 		row.Class = "bad"
-	case e.Leaving, e.InHand == 0 && (e.Silent || e.SeenMS == nil):
-		row.Class = "off"
-	case e.Silent, e.SeenMS == nil:
+	case e.InHand > 0 && (late || e.Leaving):
 		row.Class = "wait"
+	case heard && !late && !e.Leaving:
+		row.Class = "live"
 	}
 	if e.InHand > 0 && e.OrphanedInMS != nil && silence > 0 {
 		row.Counts, row.Left = true, min(100**e.OrphanedInMS/max(silence, 3*e.IntervalMS), 100)
@@ -84,17 +85,23 @@ func rowOf(e *schema.ExecutorState, silence int64) executorRow {
 }
 
 func (s *Inspector) readExecutors(ctx context.Context) (*schema.ExecutorsReply, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := s.open(ctx)
 	defer cancel()
-	go func() { // ends with the pages
+	reply := new(schema.ExecutorsReply)
+	return reply, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{}, reply)
+}
+
+// open returns a context that ends with the pages, too.
+func (s *Inspector) open(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
 		select {
 		case <-s.live.closed:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	reply := new(schema.ExecutorsReply)
-	return reply, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{}, reply)
+	return ctx, cancel
 }
 
 // heartbeat returns a text on the last sign of a run's executor, and its CSS class; empty if it is unknown or does not matter.

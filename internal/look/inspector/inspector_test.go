@@ -388,7 +388,7 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
 	paths := []string{"/", "/needs-you", "/health", "/executors", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1])}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1"} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/act/rewind?at=record:1"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}

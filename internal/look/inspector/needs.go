@@ -27,9 +27,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// needs caches the things that need a person, and the counts of the fleet.
+// needs caches what stands still, and the state of the shards.
 type needs struct {
-	cached cached[*inbox.Found]
+	cached cached[*stock]
 	fleet  cached[*schema.FleetReply]
 	// known is the last known number of things.
 	known atomic.Int64
@@ -38,15 +38,13 @@ type needs struct {
 // needsOld is the age at which the things are read again.
 const needsOld = time.Second
 
-func (n *needs) get(s *Inspector, patience time.Duration) (*inbox.Found, bool, error) {
-	return n.cached.get(needsOld, patience, func(ctx context.Context) (*inbox.Found, error) {
-		list, err := inbox.Gather(ctx, s.Fleet, schema.ListRequest{}, inbox.MayNeedPerson, true)
-		if err != nil {
-			return nil, err
+func (n *needs) get(s *Inspector, patience time.Duration) (*stock, bool, error) {
+	return n.cached.get(needsOld, patience, func(ctx context.Context) (*stock, error) {
+		k, err := s.takeStock(ctx)
+		if err == nil {
+			n.known.Store(int64(len(k.Reasons)))
 		}
-		list.Reasons = slices.DeleteFunc(list.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
-		n.known.Store(int64(len(list.Reasons)))
-		return &list, nil
+		return k, err
 	})
 }
 
@@ -91,16 +89,25 @@ func (s *Inspector) thingsOf(list []standstill.Reason) []thing {
 	things := make([]thing, len(list))
 	for i := range list {
 		r := &list[i]
-		text := r.Why
-		if s.NoContent && r.Kind != standstill.Held {
-			text = r.Kind
-		}
-		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: text}
+		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: s.whyOf(r)}
 		for _, command := range inbox.Commands(s.Prompt, r) {
 			things[i].Commands = append(things[i].Commands, output.Printable(command))
 		}
 	}
 	return things
+}
+
+// whyOf says why a run stands still, without content if pages show none.
+func (s *Inspector) whyOf(r *standstill.Reason) string {
+	switch {
+	case !s.NoContent:
+		return r.Why
+	case r.Kind == standstill.Held:
+		return "held: " + r.Tool + " may have run"
+	case r.Kind == standstill.Waiting, r.Kind == standstill.Quarantined:
+		return r.Kind
+	}
+	return r.Why
 }
 
 func (s *Inspector) things(f *inbox.Found, most int) []thing {
@@ -133,7 +140,7 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 	}
 	v.Title = fmt.Sprintf("(%d) Needs you", len(list.Reasons))
 	body.Unread, body.Incomplete = list.Unread, list.Incomplete
-	body.Things = s.things(list, thingsMost)
+	body.Things = s.things(&list.Found, thingsMost)
 	body.More = len(list.Reasons) - len(body.Things)
 	if s.NoContent {
 		return v, nil

@@ -1,6 +1,7 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -30,101 +31,316 @@ const (
 	soon = 150 * time.Millisecond
 )
 
+// Statuses of the filter besides those of runs: as those of runs ls.
+const (
+	stuckRuns       schema.Status = "stuck"
+	quarantinedRuns schema.Status = "quarantined"
+	heldRuns        schema.Status = "held"
+)
+
 // listed are the statuses that the list of runs can be filtered by.
 var listed = []schema.Status{
-	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
-	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
+	stuckRuns, schema.StatusFailed, schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned, quarantinedRuns, heldRuns,
+	schema.StatusCompleted, schema.StatusCancelled,
+}
+
+// filter selects runs of the list, as its address does.
+type filter struct {
+	Status, Agent, Label string
+	request              schema.ListRequest
+}
+
+// filterOf is the filter of an address.
+func filterOf(q url.Values) (filter, error) {
+	f := filter{Status: q.Get("status"), Agent: q.Get("agent"), Label: q.Get("label")}
+	f.request = schema.ListRequest{Agent: f.Agent, After: q.Get("after"), Limit: rowsOfRuns}
+	switch status := schema.Status(f.Status); {
+	case f.Status == "" || status == stuckRuns:
+	case status == quarantinedRuns:
+		f.request.Quarantined = true
+	case status == heldRuns:
+		f.request.Held = true
+	case slices.Contains(listed, status):
+		f.request.Status = []schema.Status{status}
+	default:
+		return f, failure.New(failure.Usage, "choose one of the list", "status %q is not known", f.Status)
+	}
+	if f.Agent != "" {
+		if err := schema.CheckName("agent", f.Agent); err != nil {
+			return f, failure.New(failure.Usage, "use the name of an agent", "%v", err)
+		}
+	}
+	if f.Label != "" {
+		key, value, ok := strings.Cut(f.Label, "=")
+		if !ok || !utf8.ValidString(f.Label) {
+			return f, failure.New(failure.Usage, "write key=value, such as team=blue", "%q is no label", f.Label)
+		}
+		f.request.Labels = map[string]string{key: value}
+	}
+	return f, nil
+}
+
+// Stuck reports whether only stuck runs are listed.
+func (f *filter) Stuck() bool { return f.Status == string(stuckRuns) }
+
+// words are those of the same command.
+func (f *filter) words() string {
+	words := "runs ls"
+	if f.Stuck() {
+		words += " --stuck"
+	} else if f.Status != "" {
+		words += " --status " + f.Status
+	}
+	if f.Agent != "" {
+		words += " --agent " + f.Agent
+	}
+	if f.Label != "" {
+		words += schema.Flag("label", f.Label)
+	}
+	return words
+}
+
+// runs reads a page of the runs of a filter, and the after of the next one.
+func (s *Inspector) runs(ctx context.Context, f *filter) (list schema.ListReply, err error) {
+	if !f.Stuck() {
+		return list, s.Fleet.Ask(ctx, schema.VerbList, "", f.request, &list)
+	}
+	k, ok, err := s.needs.get(s, readSoon)
+	switch {
+	case err != nil:
+		return list, err
+	case !ok:
+		return list, failure.New(failure.Unavailable, "reload the page", "the runs were not read within %s", readSoon)
+	}
+	list.Incomplete = k.Incomplete
+	for i := range k.stuck {
+		r := &k.stuck[i]
+		key, value, _ := strings.Cut(f.Label, "=")
+		if has, ok := r.Labels[key]; (f.Agent == "" || r.Agent == f.Agent) && (f.Label == "" || ok && has == value) {
+			list.Runs = append(list.Runs, *r)
+		}
+	}
+	at := min(number(f.request.After), len(list.Runs))
+	if list.Runs = list.Runs[at:]; len(list.Runs) > f.request.Limit {
+		list.Runs, list.Next = list.Runs[:f.request.Limit], fmt.Sprint(at+f.request.Limit)
+	}
+	return list, nil
 }
 
 // fleetBody is the page of the fleet.
 type fleetBody struct {
-	Counts *schema.FleetReply
-	Oldest string
-	Needs  *inbox.Found
-	Strip  []thing
-	// NeedsUnknown says why the strip is missing.
-	NeedsUnknown      string
-	Status            string
-	Agent, Label      string
+	filter
+	// Stock is nil until it is known; Unknown says why.
+	Stock   *stock
+	Unknown string
+	// Oldest is how far the checkpoints are behind; Dead are the shards that no daemon folds.
+	Oldest            string
+	Dead              []int
+	Strip             []thing
 	Statuses          []schema.Status
 	Rows              []runRow
 	Next              string
 	Incomplete, Paged bool
 	Filtered          bool
+	// Actions that the listed runs may need.
+	Actions []string
 }
 
 // runRow is a line of the list of runs.
 type runRow struct {
 	schema.RunSummary
-	Class, StatusText, Now string
+	Class, StatusText, Now, Since string
 	// Person: it needs a person.
 	Person bool
 }
 
 func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, error) {
 	q := r.URL.Query()
-	body := fleetBody{Status: q.Get("status"), Agent: q.Get("agent"), Label: q.Get("label"), Statuses: listed, Paged: q.Get("after") != ""}
-	request := schema.ListRequest{Agent: body.Agent, After: q.Get("after"), Limit: rowsOfRuns}
-	words := "runs ls"
-	if body.Status != "" {
-		if !slices.Contains(listed, schema.Status(body.Status)) {
-			return nil, failure.New(failure.Usage, "choose one of the list", "status %q is not known", body.Status)
-		}
-		request.Status = []schema.Status{schema.Status(body.Status)}
-		words += " --status " + body.Status
-	}
-	if body.Agent != "" {
-		if err := schema.CheckName("agent", body.Agent); err != nil {
-			return nil, failure.New(failure.Usage, "use the name of an agent", "%v", err)
-		}
-		words += " --agent " + body.Agent
-	}
-	if body.Label != "" {
-		key, value, ok := strings.Cut(body.Label, "=")
-		if !ok || !utf8.ValidString(body.Label) {
-			return nil, failure.New(failure.Usage, "write key=value, such as team=blue", "%q is no label", body.Label)
-		}
-		request.Labels = map[string]string{key: value}
-		words += schema.Flag("label", body.Label)
-	}
-	body.Filtered = words != "runs ls"
-	var list schema.ListReply
-	if err := s.Fleet.Ask(ctx, schema.VerbList, "", request, &list); err != nil {
-		return nil, err
-	}
-	body.Incomplete = list.Incomplete
-	rows, err := s.rowsOf(ctx, list.Runs)
+	f, err := filterOf(q)
 	if err != nil {
 		return nil, err
 	}
-	body.Rows = rows
+	words := f.words()
+	body := fleetBody{filter: f, Statuses: listed, Paged: q.Get("after") != "", Filtered: words != "runs ls"}
+	list, err := s.runs(ctx, &f)
+	if err != nil {
+		return nil, err
+	}
+	body.Incomplete = list.Incomplete
+	if body.Rows, err = s.rowsOf(ctx, list.Runs); err != nil {
+		return nil, err
+	}
 	if list.Next != "" {
 		q.Set("after", list.Next)
 		body.Next = "/?" + q.Encode()
 	}
-	if counts, ok, err := s.needs.fleet.get(2*time.Second, soon, s.readFleet); err == nil && ok {
-		body.Counts = counts
+	if reply, ok, err := s.needs.fleet.get(2*time.Second, soon, s.readFleet); err == nil && ok {
 		oldest := int64(0)
-		for i := range counts.Shards {
-			oldest = max(oldest, counts.Shards[i].WaitingMS)
+		for i := range reply.Shards {
+			oldest = max(oldest, reply.Shards[i].WaitingMS)
+			if reply.Shards[i].Worker == "" {
+				body.Dead = append(body.Dead, reply.Shards[i].Shard)
+			}
 		}
 		if oldest > 0 {
 			body.Oldest = story.Span(time.Duration(oldest) * time.Millisecond)
 		}
 	}
-	switch needs, ok, err := s.needs.get(s, soon); {
+	switch k, ok, err := s.needs.get(s, soon); {
 	case err != nil:
 		p, _ := s.problemOf(ctx, err)
-		body.NeedsUnknown = "What needs a person is not known: " + p.What
+		body.Unknown = "What is stuck and what needs a person is not known: " + p.What
 	case !ok:
-		body.NeedsUnknown = "What needs a person is being read."
+		body.Unknown = "What is stuck and what needs a person is being read."
 	default:
-		body.Needs = needs
-		body.Strip = s.things(needs, stripMost)
+		body.Stock = k
+		if !body.Filtered && !body.Paged {
+			body.Strip = s.things(&k.Found, stripMost)
+		}
 	}
 	v := s.view("Fleet "+s.Fleet.Name(), "fleet", words)
 	v.Body = &body
 	return v, nil
+}
+
+// stock is what stands still in the fleet. Its reasons are those that only a person can end.
+type stock struct {
+	inbox.Found
+	// Live counts the runs that have not ended; stuck are those that stand still, the longest first.
+	Live  int
+	stuck []schema.RunSummary
+	// Agents of these runs, and of those that failed lately; the one with the most stuck runs first.
+	Agents []*agentRow
+	Failed int
+}
+
+// Stuck counts the stuck runs.
+func (k *stock) Stuck() int { return len(k.stuck) }
+
+// Alone are the agents whose runs wait for an executor although none is alive: all, or the named one.
+func (k *stock) Alone(agent string) (list []*agentRow) {
+	for _, a := range k.Agents {
+		if a.Alone && (agent == "" || a.Agent == agent) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// agentRow is an agent with its numbers of runs.
+type agentRow struct {
+	Agent               string
+	Live, Stuck, Failed int
+	// Counts are the numbers of its runs by status.
+	Counts []statusCount
+	// Claiming says whether an executor of it is alive, and Alone that none is although a run waits for one.
+	Claiming string
+	Alone    bool
+	counts   map[schema.Status]int
+}
+
+type statusCount struct {
+	Status schema.Status
+	Class  string
+	N      int
+}
+
+// failedWithin is how long a failed run counts on the first page.
+const failedWithin = 24 * time.Hour
+
+// mostAgents bounds the agents whose executors are asked for.
+const mostAgents = 256
+
+// takeStock lists the runs that have not ended. It reads the heads of those whose reasons the list does not tell.
+func (s *Inspector) takeStock(ctx context.Context) (*stock, error) {
+	ctx, cancel := s.open(ctx)
+	defer cancel()
+	k := new(stock)
+	agents := make(map[string]*agentRow)
+	of := func(agent string) *agentRow {
+		if agents[agent] == nil {
+			agents[agent] = &agentRow{Agent: agent, counts: make(map[schema.Status]int)}
+			k.Agents = append(k.Agents, agents[agent])
+		}
+		return agents[agent]
+	}
+	var suspects []schema.RunSummary
+	found, err := inbox.Gather(ctx, s.Fleet, schema.ListRequest{}, func(r *schema.RunSummary) bool {
+		if !r.Status.Terminal() {
+			k.Live++
+			of(r.Agent).Live++
+			of(r.Agent).counts[r.Status]++
+			if r.Quarantined {
+				of(r.Agent).counts[quarantinedRuns]++
+			}
+		}
+		if inbox.Suspicious(r) {
+			suspects = append(suspects, *r)
+		}
+		return inbox.MayNeedPerson(r) || inbox.Suspicious(r) && r.Handoffs > 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.Found = found
+	since := make(map[string]string)
+	for i := range k.Reasons {
+		r := &k.Reasons[i]
+		since[r.Run] = cmp.Or(since[r.Run], r.Since)
+	}
+	for _, u := range k.Unread {
+		since[u.Run] = "unknown"
+	}
+	for i := range suspects {
+		if r := &suspects[i]; since[r.Run] != "" || r.Status.Claimable() || r.Overdue > 0 {
+			since[r.Run] = cmp.Or(since[r.Run], r.UpdatedAt)
+			of(r.Agent).Stuck++
+			k.stuck = append(k.stuck, *r)
+		}
+	}
+	slices.SortStableFunc(k.stuck, func(a, b schema.RunSummary) int {
+		return cmp.Or(schema.ParseTime(since[a.Run]).Compare(schema.ParseTime(since[b.Run])), cmp.Compare(a.Run, b.Run))
+	})
+	k.Reasons = slices.DeleteFunc(k.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
+	var failed schema.ListReply
+	request := schema.ListRequest{Status: []schema.Status{schema.StatusFailed}, Since: schema.FormatTime(s.Now().Add(-failedWithin)), Limit: schema.MaxList}
+	if err := s.Fleet.Ask(ctx, schema.VerbList, "", request, &failed); err != nil {
+		return nil, err
+	}
+	for i := range failed.Runs {
+		k.Failed++
+		of(failed.Runs[i].Agent).Failed++
+	}
+	slices.SortFunc(k.Agents, func(a, b *agentRow) int {
+		return cmp.Or(cmp.Compare(b.Stuck, a.Stuck), cmp.Compare(b.Failed, a.Failed), cmp.Compare(a.Agent, b.Agent))
+	})
+	names := make([]string, len(k.Agents))
+	for i, a := range k.Agents {
+		names[i] = a.Agent
+	}
+	heard := s.claiming(ctx, names...)
+	for _, a := range k.Agents {
+		for _, status := range listed {
+			if n := a.counts[status]; n > 0 {
+				a.Counts = append(a.Counts, statusCount{status, stateOf(status), n})
+			}
+		}
+		none := false
+		a.Claiming, none = story.ClaimingText(heard, a.Agent)
+		a.Alone = none && a.counts[schema.StatusOrphaned]+a.counts[schema.StatusInterrupted] > a.counts[quarantinedRuns]
+	}
+	return k, nil
+}
+
+// claiming asks which executors claim runs of agents. A daemon that hears none says nothing of them.
+func (s *Inspector) claiming(ctx context.Context, agents ...string) *schema.ExecutorsReply {
+	reply := new(schema.ExecutorsReply)
+	agents = slices.DeleteFunc(agents, func(agent string) bool { return agent == "" })
+	request := schema.ExecutorsRequest{Agents: agents[:min(len(agents), mostAgents)]}
+	if err := s.Fleet.Ask(ctx, schema.VerbExecutors, "", request, reply); err != nil {
+		return new(schema.ExecutorsReply) // not known
+	}
+	return reply
 }
 
 func (s *Inspector) readFleet(ctx context.Context) (*schema.FleetReply, error) {
@@ -132,7 +348,7 @@ func (s *Inspector) readFleet(ctx context.Context) (*schema.FleetReply, error) {
 	return reply, s.Fleet.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, reply)
 }
 
-// rowsOf adds the current activity of live runs, which it reads from their heads.
+// rowsOf adds the current activity of runs that have not ended, and the errors of failed ones, from their heads.
 func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]runRow, error) {
 	rows := make([]runRow, len(runs))
 	group, ctx := errgroup.WithContext(ctx)
@@ -146,16 +362,17 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 		if rows[i].Person && rows[i].Class == "live" {
 			rows[i].Class = "wait"
 		}
-		if r.Status.Terminal() {
-			if rows[i].Now = r.Limit; r.Limit != "" {
-				rows[i].Now = "limit " + r.Limit
-			}
+		if r.Limit != "" {
+			rows[i].Now = "limit " + r.Limit
+		}
+		if r.Status.Terminal() && r.Status != schema.StatusFailed && r.Held+r.Handoffs == 0 {
 			continue
 		}
 		group.Go(func() error {
-			head, err := s.heads.read(ctx, s.Fleet, r)
+			reply, err := s.heads.read(ctx, s.Fleet, r)
 			if err == nil {
-				rows[i].Now = s.nowOf(head, s.Now())
+				now, since := s.nowOf(reply)
+				rows[i].Now, rows[i].Since = output.Words(rows[i].Now, now), since
 			}
 			return nil // a run that cannot be read hides no other one: its page says why
 		})
@@ -163,47 +380,55 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 	return rows, group.Wait()
 }
 
-// nowOf is the current activity of a run.
-func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
-	since := func(at string) string {
-		if begun := schema.ParseTime(at); !begun.IsZero() && now.After(begun) {
-			return " " + story.Span(now.Sub(begun).Truncate(time.Second))
+// nowOf is why a run stands still, else its error or current activity, and since when.
+func (s *Inspector) nowOf(reply *schema.GetReply) (now, since string) {
+	h := &reply.Head
+	if reasons := standstill.Of(h, reply.Quarantined, reply.Overdue); len(reasons) > 0 {
+		now, since = s.whyOf(&reasons[0]), reasons[0].Since
+		if more := len(reasons) - 1; more > 0 {
+			now += fmt.Sprintf(", and %s more", output.Plural(more, "reason"))
 		}
-		return ""
+		return now, since
 	}
-	if len(h.Interrupts) > 0 {
-		w, tool := h.Interrupts[0], ""
-		if s.NoContent {
-			w.Message = ""
-		}
-		if at := h.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); w.ToolCallID != "" && at >= 0 {
-			tool = h.OpenCalls[at].Name
-		}
-		return strings.TrimPrefix(standstill.WaitText(&w, tool), "waits for ")
+	if h.Status == schema.StatusFailed {
+		return s.errorOf(h), ""
 	}
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		what := "tool " + c.Name
 		switch {
 		case c.State.InDoubt():
-			return what + ": in doubt"
+			return what + ": in doubt", ""
 		case c.State.Requested():
 			continue
 		}
 		if more := len(h.OpenCalls) - 1; more > 0 {
 			what += fmt.Sprintf(" and %d more", more)
 		}
-		return what + since(c.Since)
+		return what, c.Since
 	}
 	switch {
-	case standstill.NeverBegun(h):
-		return "waits for its first executor"
+	case h.Status.Terminal():
 	case h.TurnOpen && !h.TurnAnswered:
-		return "model" + since(h.UpdatedAt)
+		return "model", h.UpdatedAt
 	case h.Phase != "":
-		return "phase " + h.Phase
+		return "phase " + h.Phase, ""
 	}
-	return ""
+	return "", ""
+}
+
+// errorOf is the last error of a failed run; only its type if pages show no content.
+func (s *Inspector) errorOf(h *schema.Head) string {
+	switch e := h.LastError; {
+	case h.Status != schema.StatusFailed:
+		return ""
+	case e == nil:
+		return "no error was recorded"
+	case s.NoContent || e.Message == "":
+		return e.Type
+	default:
+		return e.Type + ": " + e.Message
+	}
 }
 
 // heads are the latest heads of runs. A run without new events is not read again.
@@ -213,23 +438,22 @@ type heads struct {
 }
 
 type headRead struct {
-	events  int64
-	updated string
-	head    *schema.Head
+	of    schema.RunSummary
+	reply *schema.GetReply
 }
 
 // headsKept bounds the cached heads; beyond it all are read again.
 const headsKept = 1000
 
-func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*schema.Head, error) {
+func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*schema.GetReply, error) {
 	k.mu.Lock()
 	known, ok := k.kept[r.Run]
 	k.mu.Unlock()
-	if ok && known.events == r.Events && known.updated == r.UpdatedAt {
-		return known.head, nil
+	if o := &known.of; ok && o.Events == r.Events && o.UpdatedAt == r.UpdatedAt && o.Overdue == r.Overdue && o.Quarantined == r.Quarantined {
+		return known.reply, nil
 	}
-	var reply schema.GetReply
-	if err := fleet.Ask(ctx, schema.VerbGet, r.Run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+	reply := new(schema.GetReply)
+	if err := fleet.Ask(ctx, schema.VerbGet, r.Run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
@@ -237,8 +461,8 @@ func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*s
 	if k.kept == nil || len(k.kept) >= headsKept {
 		k.kept = make(map[string]headRead)
 	}
-	k.kept[r.Run] = headRead{r.Events, r.UpdatedAt, &reply.Head}
-	return &reply.Head, nil
+	k.kept[r.Run] = headRead{*r, reply}
+	return reply, nil
 }
 
 // healthBody is the page of health.

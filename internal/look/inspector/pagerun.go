@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/base/output"
@@ -22,8 +21,11 @@ type runBar struct {
 	Overdue                        int
 	// Heard is the age of the latest heartbeat of the executor, and HeardClass its CSS class.
 	Heard, HeardClass string
-	// Things that need a person.
-	Things []thing
+	// Things that need a person, and the other reasons why the run stands still.
+	Things, Stuck []thing
+	// Error of a failed run. Claiming says whether an executor is alive that could take the run, and Alone that none is.
+	Error, Claiming string
+	Alone           bool
 	// Path is the address of the run's first page.
 	Path string
 }
@@ -56,8 +58,17 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 	if s.NoContent {
 		h.Task = ""
 	}
-	list := standstill.Of(h, reply.Quarantined, reply.Overdue)
-	bar.Things = s.thingsOf(slices.DeleteFunc(list, func(x standstill.Reason) bool { return !x.NeedsPerson() }))
+	bar.Error = s.errorOf(h)
+	for _, t := range s.thingsOf(standstill.Of(h, reply.Quarantined, reply.Overdue)) {
+		if t.NeedsPerson() {
+			bar.Things = append(bar.Things, t)
+		} else {
+			bar.Stuck = append(bar.Stuck, t)
+		}
+	}
+	if h.Status.Claimable() {
+		bar.Claiming, bar.Alone = story.ClaimingText(s.claiming(ctx, h.Agent), h.Agent)
+	}
 	if len(bar.Things) > 0 && bar.Class == "live" {
 		bar.Class = "wait" // as in the list of runs
 	}

@@ -42,7 +42,6 @@ func (s *Inspector) pages() []page {
 		{"/run/{run}/conversation", "conversation", brisk, s.conversationPage},
 		{"/run/{run}/state", "state", calm, s.statePage},
 		{"/run/{run}/recovery", "recovery", brisk, s.recoveryPage},
-		{"/run/{run}/lineage", "lineage", calm, s.lineagePage},
 		{"/run/{run}/act", "actions", calm, s.actionsPage},
 		{"/run/{run}/act/{do}", "sure", 0, s.surePage},
 	}
@@ -123,7 +122,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "lineage", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
@@ -143,7 +142,6 @@ var functions = template.FuncMap{
 	"tokens":  story.TokensText,
 	"state":   stateOf,
 	"plural":  plural,
-	"minus":   func(height int) int { return 100 - height },
 	"with2at": func(v *view, at string) forkForm { return forkForm{v, at} },
 	"with2":   func(csrf string, t thing) hidden { return hidden{csrf, t} },
 }
@@ -209,12 +207,18 @@ func stateOf(s schema.Status) string {
 	switch s {
 	case schema.StatusRunning:
 		return "live"
-	case schema.StatusWaiting, schema.StatusOrphaned, schema.StatusInterrupted:
+	case schema.StatusWaiting:
 		return "wait"
+	case schema.StatusInterrupted:
+		return "free"
+	case schema.StatusOrphaned:
+		return "lost"
 	case schema.StatusFailed:
 		return "bad"
 	case schema.StatusCompleted:
 		return "done"
+	case quarantinedRuns:
+		return "bad"
 	case schema.StatusCancelled, schema.StatusErased:
 	}
 	return "off"

@@ -3,6 +3,7 @@ package story
 import (
 	"time"
 
+	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,6 +31,20 @@ func OrphanedText(e *schema.ExecutorState) string {
 		return "now"
 	}
 	return "in " + Age(*e.OrphanedInMS)
+}
+
+// ClaimingText says whether an executor lives that claims runs of an agent, and whether surely none does; empty if that
+// is not known. The request of the reply named the agent.
+func ClaimingText(e *schema.ExecutorsReply, agent string) (text string, none bool) {
+	switch n := e.Claiming[agent]; {
+	case n > 0:
+		return output.Plural(n, "executor") + " of " + agent + " alive", false
+	case e.Claiming == nil:
+		return "", false
+	case e.Unsaid > 0:
+		return "no executor of " + agent + " is known to be alive; " + output.Plural(e.Unsaid, "executor") + " did not say which agents it claims", true
+	}
+	return "no executor of " + agent + " is alive", true
 }
 
 // Age is a short duration for people, with tenths of seconds where they count.
