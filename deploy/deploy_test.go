@@ -86,7 +86,7 @@ func TestSystemdUnits_Analyze_Valid(t *testing.T) {
 	if err != nil {
 		t.Skip("systemd-analyze is not on this machine: the units are unproven here")
 	}
-	for _, unit := range []string{"waymark.service", "waymark-joined.service"} {
+	for _, unit := range []string{"waymark.service", "waymark-joined.service", "waymark-backup.service", "waymark-backup.timer"} {
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", filepath.Join("systemd", unit)).CombinedOutput()
 		// The binary is not installed on a build machine; everything else it says counts.
 		for line := range strings.FieldsFuncSeq(string(out), func(r rune) bool { return r == '\n' }) {
@@ -113,4 +113,5 @@ func TestServiceUnits_Hardening_IsTheSame(t *testing.T) {
 	require.Contains(t, want, "LimitCORE=0", "a core file would have the seeds of keys")
 	require.Contains(t, want, "SystemCallFilter=@system-service")
 	require.Equal(t, want, hardening("waymark.service"))
+	require.Equal(t, want, hardening("waymark-backup.service"))
 }

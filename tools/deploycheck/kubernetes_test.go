@@ -1,17 +1,21 @@
 package deploycheck_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/distribution/reference"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -20,15 +24,17 @@ import (
 // made is what a kustomization makes, by kind: one object of each.
 type made map[string]any
 
-// build runs kustomize and decodes everything strictly into Kubernetes' own types.
-func build(t *testing.T, dir string) made {
+// build runs kustomize and decodes everything strictly into the types of Kubernetes and of the Prometheus operator.
+func build(t *testing.T, fs filesys.FileSystem, dir string) made {
 	t.Helper()
 	kinds := made{
+		"CronJob": new(batchv1.CronJob), "PersistentVolumeClaim": new(corev1.PersistentVolumeClaim),
+		"PodMonitor": new(monitoringv1.PodMonitor), "PrometheusRule": new(monitoringv1.PrometheusRule),
 		"Namespace": new(corev1.Namespace), "Service": new(corev1.Service), "StatefulSet": new(appsv1.StatefulSet),
 		"Deployment": new(appsv1.Deployment), "NetworkPolicy": new(networkingv1.NetworkPolicy),
 		"PodDisruptionBudget": new(policyv1.PodDisruptionBudget),
 	}
-	out, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), in("kubernetes", dir))
+	out, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(fs, dir)
 	require.NoError(t, err)
 	all := make(made)
 	for _, res := range out.Resources() {
@@ -51,7 +57,7 @@ func get[T any](t *testing.T, all made, kind string) *T {
 	return v
 }
 
-// locked requires that a pod has no rights that it does not need, and that it is probed.
+// locked requires that a pod has no rights that it does not need.
 func locked(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
 	require.True(t, *pod.SecurityContext.RunAsNonRoot)
@@ -62,14 +68,102 @@ func locked(t *testing.T, pod corev1.PodSpec) {
 		require.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, c.Name)
 		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation, c.Name)
 		require.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop, c.Name)
-		require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path, c.Name)
-		require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path, c.Name)
 		require.NotEmpty(t, c.Resources.Limits, c.Name)
 	}
 }
 
+// tree has the files of deploy/kubernetes, which a test may change.
+func tree(t *testing.T) filesys.FileSystem {
+	t.Helper()
+	fs := filesys.MakeFsInMemory()
+	require.NoError(t, filepath.WalkDir(in("kubernetes"), func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(in("kubernetes"), path)
+		if err != nil {
+			return err
+		}
+		return fs.WriteFile("/"+filepath.ToSlash(name), content)
+	}))
+	return fs
+}
+
+// rewrite replaces text of a file.
+func rewrite(t *testing.T, fs filesys.FileSystem, name string, pairs ...string) {
+	t.Helper()
+	text, err := fs.ReadFile(name)
+	require.NoError(t, err)
+	for i := 0; i < len(pairs); i += 2 {
+		require.Contains(t, string(text), pairs[i], name)
+	}
+	require.NoError(t, fs.WriteFile(name, []byte(strings.NewReplacer(pairs...).Replace(string(text)))))
+}
+
+// With all components, and a name with a hyphen, as docs/deploy.md says: one value changes.
+func TestKubernetes_AnotherFleet_HasItsNameEverywhere(t *testing.T) {
+	fs := tree(t)
+	rewrite(t, fs, "/payments/fleet.yaml", "fleet: payments", "fleet: search-eu")
+	rewrite(t, fs, "/payments/kustomization.yaml", "# - ../", "- ../")
+	all := build(t, fs, "/payments")
+	daemon, job := get[appsv1.Deployment](t, all, "Deployment"), get[batchv1.CronJob](t, all, "CronJob")
+	for kind, object := range all {
+		text, err := yaml.Marshal(object)
+		require.NoError(t, err)
+		for _, left := range []string{": FLEET\n", "-FLEET", ": payments"} {
+			require.False(t, kind != "PrometheusRule" && strings.Contains(string(text), left), "%s has %q", kind, left)
+		}
+	}
+	require.Equal(t, "waymark-search-eu", daemon.Name)
+	require.Equal(t, "search-eu", daemon.Labels["app.kubernetes.io/instance"])
+	require.Equal(t, daemon.Spec.Template.Labels, get[monitoringv1.PodMonitor](t, all, "PodMonitor").Spec.Selector.MatchLabels)
+	require.Equal(t, daemon.Spec.Template.Labels, daemon.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels)
+	require.Equal(t, "waymark-search-eu-backup", job.Name)
+	backup := job.Spec.JobTemplate.Spec.Template.Spec
+	locked(t, backup)
+	require.Equal(t, get[corev1.PersistentVolumeClaim](t, all, "PersistentVolumeClaim").Name, backup.Volumes[2].PersistentVolumeClaim.ClaimName)
+	for _, pod := range []corev1.PodSpec{daemon.Spec.Template.Spec, backup} {
+		require.Equal(t, "waymark-search-eu-daemon", pod.Volumes[0].Secret.SecretName)
+		env := make(map[string]string)
+		for _, e := range pod.Containers[0].Env {
+			env[e.Name] = e.Value
+		}
+		require.Equal(t, "search-eu", env["WAYMARK_FLEET"])
+		require.Equal(t, "/etc/waymark/fleets/$(WAYMARK_FLEET)-daemon.json", env["NATS_CONTEXT"], "Kubernetes inserts the name")
+		limit, err := resource.ParseQuantity(strings.TrimSuffix(env["GOMEMLIMIT"], "B"))
+		require.NoError(t, err)
+		require.Negative(t, limit.Cmp(pod.Containers[0].Resources.Limits[corev1.ResourceMemory]))
+	}
+	require.Len(t, get[networkingv1.NetworkPolicy](t, all, "NetworkPolicy").Spec.Egress, 3, "DNS, NATS, the webhook")
+	require.Len(t, get[networkingv1.NetworkPolicy](t, build(t, tree(t), "/payments"), "NetworkPolicy").Spec.Egress, 2)
+	require.NotEmpty(t, get[monitoringv1.PrometheusRule](t, all, "PrometheusRule").Spec.Groups)
+}
+
+// The operator's rules are those that promtool reads.
+func TestPrometheusRule_Groups_AreTheAlerts(t *testing.T) {
+	const header = "# Made from deploy/prometheus/alerts.yaml by: go test -C tools/deploycheck -run PrometheusRule -update\n" +
+		"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: waymark\nspec:\n"
+	var want strings.Builder
+	want.WriteString(header)
+	for line := range strings.Lines(string(read(t, "prometheus", "alerts.yaml"))) {
+		if !strings.HasPrefix(line, "#") {
+			want.WriteString("  " + line)
+		}
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(in("kubernetes", "monitoring", "prometheusrule.yaml"), []byte(want.String()), 0o600))
+	}
+	require.Equal(t, want.String(), string(read(t, "kubernetes", "monitoring", "prometheusrule.yaml")), "run it with -update")
+}
+
+var update = flag.Bool("update", false, "write the files that are made from others")
+
 func TestKubernetes_Kustomizations_Read(t *testing.T) {
-	embedded, cluster := build(t, "embedded"), build(t, "cluster")
+	embedded, cluster := build(t, tree(t), "/embedded"), build(t, tree(t), "/payments")
 
 	set := get[appsv1.StatefulSet](t, embedded, "StatefulSet")
 	locked(t, set.Spec.Template.Spec)
@@ -83,6 +177,10 @@ func TestKubernetes_Kustomizations_Read(t *testing.T) {
 	require.GreaterOrEqual(t, *daemon.Spec.Replicas, int32(2), "one goes on while another is replaced")
 
 	for pods, all := range map[*corev1.PodTemplateSpec]made{&set.Spec.Template: embedded, &daemon.Spec.Template: cluster} {
+		c := pods.Spec.Containers[0]
+		require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path)
+		require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path)
+		require.Equal(t, "/healthz", c.StartupProbe.HTTPGet.Path, "a daemon that waits for NATS is not killed")
 		policy := get[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
 		require.Equal(t, pods.Labels, policy.Spec.PodSelector.MatchLabels, "it is about this program's pods, all of them and no others")
 		require.Len(t, policy.Spec.PolicyTypes, 2)
@@ -152,20 +250,9 @@ func TestNATSValues_Monitoring_IsKeptFromOtherPods(t *testing.T) {
 // Each image can be named by its digest, as docs/deploy.md says.
 func TestKustomizations_ImageByDigest_IsTheImage(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)
-	for _, dir := range []string{"embedded", "cluster"} {
-		disk := filesys.MakeFsOnDisk()
-		over := filesys.MakeFsInMemory()
-		require.NoError(t, disk.Walk(in("kubernetes", dir), func(path string, info os.FileInfo, err error) error {
-			if err != nil || info.IsDir() {
-				return err
-			}
-			content, err := disk.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return over.WriteFile("/base/"+filepath.Base(path), content)
-		}))
-		require.NoError(t, over.WriteFile("/kustomization.yaml", []byte("resources: [base]\nimages:\n  - {name: registry.example.com/waymark, digest: \""+digest+"\"}\n")))
+	for _, dir := range []string{"embedded", "payments"} {
+		over := tree(t)
+		require.NoError(t, over.WriteFile("/kustomization.yaml", []byte("resources: ["+dir+"]\nimages:\n  - {name: registry.example.com/waymark, digest: \""+digest+"\"}\n")))
 		out, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(over, "/")
 		require.NoError(t, err)
 		images := 0

@@ -40,7 +40,11 @@ func (r *release) archive(p platform, binary []byte) error {
 	}
 	from := []string{"LICENSE", "README.md", "CHANGELOG.md"}
 	if p.os == "linux" {
-		from = append(from, "deploy/systemd/waymark.service", "deploy/systemd/waymark-joined.service", "deploy/packages/waymark.env")
+		units, err := r.units()
+		if err != nil {
+			return err
+		}
+		from = append(append(from, units...), "deploy/packages/waymark.env")
 	}
 	for _, name := range from {
 		text, err := os.ReadFile(filepath.Join(r.root, filepath.FromSlash(name)))

@@ -44,12 +44,17 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 	repo := func(name string) string { return filepath.Join(r.root, filepath.FromSlash(name)) }
 	contents := files.Contents{
 		regular(staged("waymark"), "/usr/bin/waymark", 0o755),
-		regular(repo("deploy/systemd/waymark.service"), "/usr/lib/systemd/system/waymark.service", 0o644),
-		regular(repo("deploy/systemd/waymark-joined.service"), "/usr/lib/systemd/system/waymark-joined.service", 0o644),
 		regular(staged("bash"), "/usr/share/bash-completion/completions/waymark", 0o644),
 		regular(staged("fish"), "/usr/share/fish/vendor_completions.d/waymark.fish", 0o644),
 		// It may name passwords.
 		{Source: repo("deploy/packages/waymark.env"), Destination: "/etc/waymark/waymark.env", Type: files.TypeConfigNoReplace, FileInfo: &files.ContentFileInfo{Mode: 0o640}},
+	}
+	units, err := r.units()
+	if err != nil {
+		return err
+	}
+	for _, unit := range units {
+		contents = append(contents, regular(repo(unit), "/usr/lib/systemd/system/"+path.Base(unit), 0o644))
 	}
 	own := map[string]files.Contents{
 		"deb": {
@@ -138,3 +143,12 @@ func (r *release) gzip(data []byte) ([]byte, error) {
 const stateOwner = 65532
 
 var imageUser = strconv.Itoa(stateOwner) + ":" + strconv.Itoa(stateOwner)
+
+// units are the files of systemd, relative to the repository.
+func (r *release) units() ([]string, error) {
+	found, err := filepath.Glob(filepath.Join(r.root, "deploy", "systemd", "waymark*"))
+	for i := range found {
+		found[i] = "deploy/systemd/" + filepath.Base(found[i])
+	}
+	return found, err
+}

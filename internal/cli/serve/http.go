@@ -111,12 +111,18 @@ func closeListener(l net.Listener) error {
 }
 
 func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
-	s := h.shown.Load()
-	if s == nil {
-		tell(w, "not alive", nil) // a start or a stop has its own limits, and a restart makes no room on a disk
-		return
+	tell(w, "not alive", h.dead(r.Context()))
+}
+
+// dead returns what a restart would repair. A start or a stop has its own limits, and a restart makes no room on a disk.
+func (h *healthServer) dead(ctx context.Context) []trouble {
+	if h == nil {
+		return nil
 	}
-	tell(w, "not alive", s.live(r.Context()))
+	if s := h.shown.Load(); s != nil {
+		return s.live(ctx)
+	}
+	return nil
 }
 
 // tell answers with the troubles, if there are any.

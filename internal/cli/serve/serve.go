@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -154,6 +155,10 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		})
 	}
 	group.Go(func() error {
+		watchdog(ctx, health, log)
+		return nil
+	})
+	group.Go(func() error {
 		defer done()
 		return c.onDisk(ctx, a, health, log)
 	})
@@ -237,6 +242,7 @@ func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServ
 			line.HTTP = health.url()
 		}
 		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
+		notify(systemd.SdNotifyReady, log)
 		return printReady(a, line)
 	})
 	group.Go(func() error {
@@ -244,6 +250,7 @@ func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServ
 		if health != nil {
 			health.ready.Store(false)
 		}
+		notify(systemd.SdNotifyStopping, log)
 		return nil
 	})
 	return group.Wait()
