@@ -151,7 +151,8 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	var includes strings.Builder
 	for _, fleet := range fleets {
 		s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets, "--offline", "--replicas", "3", "--quota", "64MiB",
-			"--verify", "tools.>", "--executor", "second", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"))
+			"--verify", "tools.>", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"))
+		s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets, "--offline", "--executor", "second") // the role keeps its shared key
 		config, err := os.ReadFile(filepath.Join(s.fleets, "fleet-"+fleet+".conf"))
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(s.dir, "fleet-"+fleet+".conf"), config, 0o600))
