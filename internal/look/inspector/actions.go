@@ -39,76 +39,47 @@ func (s *Inspector) actionsPage(ctx context.Context, r *http.Request) (*view, er
 		Ended: h.Status.Terminal(), Free: err == nil && !there, Busy: operate.MayTake(s.Prompt, h, false) != nil, Asked: h.CancelRequested,
 		Commands: []string{
 			s.commandOf("fork " + run + " --hold"), s.commandOf("checkpoint " + run + " --name NAME"), s.commandOf("signal " + run + " note --payload JSON"),
-			s.commandOf("resume " + run + " --at POINT"), s.commandOf("release " + run), s.commandOf("cancel " + run),
+			s.commandOf("resume " + run + " --at POINT"), s.commandOf("release " + run), s.commandOf("cancel " + run), s.commandOf("reopen " + run),
 		},
 	}
 	v.Command = ""
 	return v, nil
 }
 
-// sureBody is the page that describes the effects of an action and asks for a confirmation.
+// sureBody is the page that describes the effects of a rewind and asks for a confirmation.
 type sureBody struct {
-	// Do is the action: rewind, release or cancel.
-	Do, Path, Command string
-	At                string
-	Left              *operate.LeftBehind
+	Path, Command, At string
+	Left              operate.LeftBehind
 	// Busy: an executor may be working on the run, and would be fenced.
 	Busy bool
-	// InDoubt is how many calls the action puts in doubt.
-	InDoubt int
 }
 
-// surePage describes the effects of a rewind, a release or a cancel. It writes nothing.
-func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error) {
-	run, do := r.PathValue("run"), r.PathValue("do")
+// rewindPage describes the effects of a rewind. It writes nothing.
+func (s *Inspector) rewindPage(ctx context.Context, r *http.Request) (*view, error) {
+	run := r.PathValue("run")
 	v, reply, err := s.head(ctx, r, "actions", "")
 	if err != nil {
 		return nil, err
 	}
-	h := &reply.Head
-	body := sureBody{Do: do, Path: runPath(run, "/act/"+do), Busy: operate.MayTake(s.Prompt, h, false) != nil}
+	point, err := rewindPoint(r.URL.Query().Get("at"))
+	if err != nil {
+		return nil, err
+	}
+	body := sureBody{Path: runPath(run, "/act/rewind"), At: point.String(), Busy: operate.MayTake(s.Prompt, &reply.Head, false) != nil}
 	force := ""
 	if body.Busy {
 		force = " --force"
 	}
-	for i := range h.OpenCalls {
-		if h.OpenCalls[i].State == schema.CallBegun {
-			body.InDoubt++
-		}
+	body.Command = s.commandOf("resume " + run + schema.Flag("at", body.At) + force)
+	there, err := s.Fleet.GetAt(ctx, run, point)
+	if err != nil {
+		return nil, err
 	}
-	switch do {
-	case "rewind":
-		point, err := rewindPoint(r.URL.Query().Get("at"))
-		if err != nil {
-			return nil, err
-		}
-		body.At = point.String()
-		body.Command = s.commandOf("resume " + run + schema.Flag("at", body.At) + force)
-		there, err := s.Fleet.GetAt(ctx, run, point)
-		if err != nil {
-			return nil, err
-		}
-		now, _, err := s.stateOf(ctx, run, "")
-		if err != nil {
-			return nil, err
-		}
-		left := operate.Behind(there, now)
-		body.Left = &left
-	case "release":
-		if there, err := operate.Releasable(s.Prompt, h, true); err != nil {
-			return nil, err
-		} else if !there {
-			return nil, failure.New(failure.Conflict, "an executor of its agent claims it once one is free", "run %s can be claimed already: there is nothing to release", run)
-		}
-		body.Command = s.commandOf("release " + run + force)
-	case "cancel":
-		if h.Status.Terminal() {
-			return nil, failure.New(failure.Conflict, "", "run %s has ended as %s", run, h.Status)
-		}
-		body.Command = s.commandOf("cancel " + run)
-	default:
-		return nil, failure.New(failure.NotFound, "see what can be done: "+runPath(run, "/act"), "there is no action %.40q", do)
+	now, _, err := s.stateOf(ctx, run, "")
+	if err != nil {
+		return nil, err
 	}
+	body.Left = operate.Behind(there, now)
 	v.Body = &body
 	return v, nil
 }
@@ -122,89 +93,61 @@ func rewindPoint(text string) (schema.Point, error) {
 	return point, nil
 }
 
-// take takes a run over in the epoch that the viewer saw.
-func (s *Inspector) take(ctx context.Context, r *http.Request, do func(*schema.Head, schema.Epoch, *publisher.Fleet) error) error {
-	epoch, err := seenEpoch(r)
-	if err != nil {
-		return err
-	}
-	reply, err := s.headAt(ctx, r.PathValue("run"), "")
+// take takes a run over; force takes it from an executor that may be working on it.
+func (s *Inspector) take(ctx context.Context, run string, force bool, do func(*schema.Head, *publisher.Fleet) error) error {
+	reply, err := s.headAt(ctx, run, "")
 	if err == nil {
-		err = operate.MayTake(s.Prompt, &reply.Head, r.PostForm.Get("force") == "yes")
+		err = operate.MayTake(s.Prompt, &reply.Head, force)
 	}
 	if err != nil {
 		return err
 	}
-	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(&reply.Head, epoch, fleet) })
+	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(&reply.Head, fleet) })
 }
 
 // seenEpoch is the epoch on the confirmed page. The service refuses an action on another one.
-func seenEpoch(r *http.Request) (schema.Epoch, error) {
-	epoch, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
+func seenEpoch(r *http.Request, seen string) (schema.Epoch, error) {
+	epoch, err := strconv.ParseUint(seen, 10, 31)
 	if r.PostForm.Get("sure") != "yes" || err != nil || epoch == 0 {
 		return 0, failure.New(failure.Usage, "use the button", "this form does not say that you are sure")
 	}
 	return schema.Epoch(epoch), nil
 }
 
-// act carries out the action of a submitted form.
-func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string, err error) {
+// signal sends a message to the agent of a run.
+func (s *Inspector) signal(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run, f := r.PathValue("run"), r.PostForm
-	switch r.PathValue("do") {
-	case "fork":
-		return s.fork(ctx, r)
-	case "signal":
-		text := strings.TrimSpace(f.Get("text"))
-		if text == "" {
-			return "", "", failure.New(failure.Usage, "go back and write one", "there is no message")
-		}
-		payload, err := json.Marshal(text)
-		if err != nil {
-			return "", "", failure.New(failure.Usage, "write plain text", "the message is not UTF-8")
-		}
-		request := schema.SignalRequest{SignalID: rand.Text(), Name: cmp.Or(strings.TrimSpace(f.Get("name")), "note"), Payload: payload, By: s.By}
-		if err := s.Fleet.Ask(ctx, schema.VerbSignal, run, request, new(schema.ControlReply)); err != nil {
-			return "", "", err
-		}
-		return runPath(run, "/act"), "Sent to " + run + ", as " + s.By + ". Its agent is shown it with its next turn.", nil
-	case "cancel":
-		epoch, err := seenEpoch(r)
-		if err != nil {
-			return "", "", err
-		}
-		var reply schema.ControlReply
-		request := schema.CancelRequest{By: s.By, Reason: f.Get("reason"), ExpectedEpoch: epoch, RequestID: rand.Text()}
-		if err := s.Fleet.Ask(ctx, schema.VerbCancel, run, request, &reply); err != nil {
-			return "", "", err
-		}
-		if reply.Already {
-			return runPath(run, ""), fmt.Sprintf("The end of %s was asked for already, by %s.", run, reply.By), nil
-		}
-		return runPath(run, ""), fmt.Sprintf("Asked for the end of %s, as %s. Its executor winds it up.", run, s.By), nil
-	case "release":
-		said := fmt.Sprintf("Released %s, as %s: the fleet may claim it.", run, s.By)
-		err := s.take(ctx, r, func(h *schema.Head, epoch schema.Epoch, fleet *publisher.Fleet) error {
-			there, err := operate.Releasable(s.Prompt, h, true)
-			if err != nil || !there {
-				said = run + " can be claimed already."
-				return err
-			}
-			_, err = operate.Release(ctx, fleet, run, epoch, schema.TakeoverRequest)
-			return err
-		})
-		return runPath(run, ""), said, err
-	case "rewind":
-		point, err := rewindPoint(f.Get("at"))
-		if err != nil {
-			return "", "", err
-		}
-		err = s.take(ctx, r, func(_ *schema.Head, epoch schema.Epoch, fleet *publisher.Fleet) error {
-			_, err := operate.Rewind(ctx, fleet, run, epoch, point, rand.Text())
-			return err
-		})
-		return runPath(run, ""), fmt.Sprintf("%s continues after %s, as %s decided: the fleet may claim it.", run, point, s.By), err
+	text := strings.TrimSpace(f.Get("text"))
+	if text == "" {
+		return "", "", failure.New(failure.Usage, "go back and write one", "there is no message")
 	}
-	return "", "", failure.New(failure.NotFound, "see what can be done: "+runPath(run, "/act"), "there is no action %.40q", r.PathValue("do"))
+	payload, err := json.Marshal(text)
+	if err != nil {
+		return "", "", failure.New(failure.Usage, "write plain text", "the message is not UTF-8")
+	}
+	request := schema.SignalRequest{SignalID: rand.Text(), Name: cmp.Or(strings.TrimSpace(f.Get("name")), "note"), Payload: payload, By: s.By}
+	if err := s.Fleet.Ask(ctx, schema.VerbSignal, run, request, new(schema.ControlReply)); err != nil {
+		return "", "", err
+	}
+	return runPath(run, "/act"), "Sent to " + run + ", as " + s.By + ". Its agent is shown it with its next turn.", nil
+}
+
+// rewind continues a run after a point.
+func (s *Inspector) rewind(ctx context.Context, r *http.Request) (next, said string, err error) {
+	run, f := r.PathValue("run"), r.PostForm
+	point, err := rewindPoint(f.Get("at"))
+	if err != nil {
+		return "", "", err
+	}
+	epoch, err := seenEpoch(r, f.Get("seen"))
+	if err != nil {
+		return "", "", err
+	}
+	err = s.take(ctx, run, f.Get("force") == "yes", func(_ *schema.Head, fleet *publisher.Fleet) error {
+		_, err := operate.Rewind(ctx, fleet, run, epoch, point, rand.Text())
+		return err
+	})
+	return runPath(run, ""), fmt.Sprintf("%s continues after %s, as %s decided: the fleet may claim it.", run, point, s.By), err
 }
 
 // fork starts a new run from a point of this one.

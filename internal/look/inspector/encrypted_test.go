@@ -3,6 +3,7 @@ package inspector
 import (
 	"bytes"
 	"context"
+	"html"
 	"maps"
 	"net/http"
 	"net/url"
@@ -47,10 +48,10 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 	}
 	_, err = turn.Answer(t.Context(), answer)
 	require.NoError(t, err)
-	for _, id := range []string{"q1", "q2"} {
+	for id, most := range map[string]string{"q1": "20", "q2": "30"} {
 		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{
 			InterruptID: id, Reason: schema.WaitHumanInput, Message: "canaryQuestion", ToolCallID: "a",
-			ResponseSchema: []byte(`{"type":"object","properties":{"percent":{"type":"integer","maximum":20,"title":"canaryTitle"}},"required":["percent"]}`),
+			ResponseSchema: []byte(`{"type":"object","properties":{"percent":{"type":"integer","maximum":` + most + `,"title":"canaryTitle"}},"required":["percent"]}`),
 		}))
 	}
 	require.NoError(t, run.Sync(t.Context()))
@@ -74,9 +75,9 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 
 	answerWith := func(d *desk, id string, more url.Values) (int, string) {
 		for _, article := range strings.Split(d.page("/needs-you"), "<article")[1:] {
-			if strings.Contains(article, `value="`+id+`"`) {
+			if strings.Contains(article, "interrupt="+id) {
 				for _, m := range hiddenField.FindAllStringSubmatch(article, -1) {
-					form.Set(m[1], m[2])
+					form.Set(m[1], html.UnescapeString(m[2]))
 				}
 			}
 		}

@@ -82,10 +82,13 @@ func New(cfg Config) (*Inspector, error) {
 	s.mux.HandleFunc("GET /run/{run}/whole", s.plain(s.field))
 	s.mux.HandleFunc("GET /run/{run}/asked", s.plain(s.asked))
 	if cfg.Acts {
-		s.mux.HandleFunc("POST /needs-you/answer", s.form(s.answer))
-		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
+		s.mux.HandleFunc("POST /needs-you/answer", s.each(s.answer))
+		s.mux.HandleFunc("POST /needs-you/settle", s.each(s.settle))
+		s.mux.HandleFunc("POST /act/{do}", s.each(s.act))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
-		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
+		s.mux.HandleFunc("POST /run/{run}/act/fork", s.form(s.fork))
+		s.mux.HandleFunc("POST /run/{run}/act/signal", s.form(s.signal))
+		s.mux.HandleFunc("POST /run/{run}/act/rewind", s.form(s.rewind))
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))
@@ -142,6 +145,14 @@ const maxForm = 1<<20 + 64<<10
 
 // form handles a form of this process, and redirects to the page that the action names.
 func (s *Inspector) form(do func(context.Context, *http.Request) (next, said string, err error)) http.HandlerFunc {
+	return s.submitted(func(ctx context.Context, r *http.Request) (o outcome) {
+		o.next, o.said, o.err = do(ctx, r)
+		return o
+	})
+}
+
+// submitted handles a form of this process.
+func (s *Inspector) submitted(do func(context.Context, *http.Request) outcome) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
@@ -152,18 +163,21 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 			s.trouble(w, r, failure.New(failure.Refused, "reload the page and send it again", "this form is not of a page of this process"))
 			return
 		}
-		done := s.submissions.once(r, func() (o outcome) { //nolint:contextcheck // it outlives the request
+		done := s.submissions.once(r, func() outcome { //nolint:contextcheck // it outlives the request
 			// A second click ends the first request, which must not leave the action half done.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actWithin)
 			defer cancel()
-			o.next, o.said, o.err = do(ctx, r)
-			return o
+			return do(ctx, r)
 		})
 		if done.err != nil {
 			s.trouble(w, r, done.err)
 			return
 		}
 		s.needs.forget()
+		if done.page != nil {
+			s.render(w, http.StatusOK, "bulk", done.page)
+			return
+		}
 		s.door.say(w, done.said)
 		http.Redirect(w, r, done.next, http.StatusSeeOther)
 	}

@@ -365,7 +365,7 @@ func TestPages_ReadOnly_HaveNoButtonsAndTakeNone(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(d.page("/needs-you"), "fix-login") }, 20*time.Second, 20*time.Millisecond)
 	for _, path := range []string{
 		"/needs-you", "/", "/run/fix-login", "/run/fix-login/conversation", "/run/fix-login/state", "/run/fix-login/recovery", "/run/fix-login/act",
-		"/run/fix-login/act/rewind?at=record:2", "/run/triage-3/act/release", "/run/triage-3/act/cancel",
+		"/run/fix-login/act/rewind?at=record:2", "/act/release?run=triage-3", "/act/cancel?run=triage-3", "/act/cancel?status=stuck",
 	} {
 		page := d.page(path)
 		require.NotContains(t, page, `method="post"`, path)
@@ -373,7 +373,7 @@ func TestPages_ReadOnly_HaveNoButtonsAndTakeNone(t *testing.T) {
 			require.NotContains(t, page, content, path)
 		}
 	}
-	for _, path := range []string{"/needs-you/answer", "/needs-you/settle", "/needs-you/command", "/run/fix-login/mark", "/run/fix-login/act/fork", "/run/fix-login/act/rewind"} {
+	for _, path := range []string{"/needs-you/answer", "/needs-you/settle", "/needs-you/command", "/run/fix-login/mark", "/run/fix-login/act/fork", "/run/fix-login/act/rewind", "/act/cancel", "/act/release"} {
 		status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.loaded()}}, nil)
 		require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, path)
 	}

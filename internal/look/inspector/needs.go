@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +60,8 @@ type thing struct {
 	// Path is the run's page, and Anchor the place on the page of all things.
 	Path, Anchor string
 	Text         string
+	// Ref is the thing in a form.
+	Ref string
 	// Question is the full question; nil if it was not read, and Unread says why.
 	Question *question
 	Unread   string
@@ -89,7 +92,10 @@ func (s *Inspector) thingsOf(list []standstill.Reason) []thing {
 	things := make([]thing, len(list))
 	for i := range list {
 		r := &list[i]
-		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: s.whyOf(r)}
+		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: s.whyOf(r), Ref: url.Values{
+			"id": {r.ID}, "run": {r.Run}, "kind": {r.Kind}, "interrupt": {r.InterruptID}, "turn": {fmt.Sprint(r.Turn)}, "call": {r.ToolCallID},
+			"occurrence": {fmt.Sprint(r.Occurrence)}, "seen": {fmt.Sprint(r.CallEpoch())},
+		}.Encode()}
 		for _, command := range inbox.Commands(s.Prompt, r) {
 			things[i].Commands = append(things[i].Commands, output.Printable(command))
 		}
@@ -116,7 +122,8 @@ func (s *Inspector) things(f *inbox.Found, most int) []thing {
 
 // needsBody is the page of things that need a person.
 type needsBody struct {
-	Things     []thing
+	// Groups have the things that one answer may suit, the oldest first.
+	Groups     [][]thing
 	More       int
 	Unread     []inbox.Unread
 	Incomplete bool
@@ -140,12 +147,32 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 	}
 	v.Title = fmt.Sprintf("(%d) Needs you", len(list.Reasons))
 	body.Unread, body.Incomplete = list.Unread, list.Incomplete
-	body.Things = s.things(&list.Found, thingsMost)
-	body.More = len(list.Reasons) - len(body.Things)
-	if s.NoContent {
-		return v, nil
+	things := s.things(&list.Found, thingsMost)
+	body.More = len(list.Reasons) - len(things)
+	if !s.NoContent {
+		err = s.askAll(ctx, things)
 	}
-	return v, s.askAll(ctx, body.Things)
+	at := make(map[string]int)
+	for i := range things {
+		key := things[i].group()
+		if _, ok := at[key]; !ok {
+			at[key] = len(body.Groups)
+			body.Groups = append(body.Groups, nil)
+		}
+		body.Groups[at[key]] = append(body.Groups[at[key]], things[i])
+	}
+	return v, err
+}
+
+// group is the same for things that one answer may suit: of one agent and kind, with the same tool and schema.
+func (t *thing) group() string {
+	switch {
+	case t.Question == nil, t.Question.Encrypted[inbox.FieldSchema] != "":
+		return t.ID
+	case t.Wait != nil:
+		return strings.Join([]string{t.Agent, t.Kind, t.Wait.Reason, t.Tool, t.Question.Schema, t.Question.Readable}, "\x00")
+	}
+	return strings.Join([]string{t.Agent, t.Kind, t.Tool, string(t.Status), t.Question.Readable}, "\x00")
 }
 
 // question reads the full question.
@@ -264,8 +291,7 @@ func valueOf(r *http.Request, fields []field) (jsontext.Value, error) {
 }
 
 // current reads the thing of a form again. If it is not needed any more, the error says whose answer came first.
-func (s *Inspector) current(ctx context.Context, r *http.Request) (*standstill.Reason, error) {
-	f := r.PostForm
+func (s *Inspector) current(ctx context.Context, f url.Values) (*standstill.Reason, error) {
 	t := &standstill.Reason{
 		Run: f.Get("run"), Kind: f.Get("kind"), InterruptID: f.Get("interrupt"), Turn: int32(number(f.Get("turn"))), //nolint:gosec // a turn
 		ToolCallID: f.Get("call"), Occurrence: number(f.Get("occurrence")),
@@ -311,8 +337,8 @@ func (s *Inspector) refused(ctx context.Context, t *standstill.Reason, err error
 	return err
 }
 
-func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said string, err error) {
-	t, err := s.current(ctx, r)
+func (s *Inspector) answer(ctx context.Context, r *http.Request, thing url.Values) (next, said string, err error) {
+	t, err := s.current(ctx, thing)
 	if err != nil {
 		return "", "", err
 	}
@@ -354,12 +380,12 @@ func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said str
 	return "/needs-you", fmt.Sprintf("%s: %s, as %s.", t.Run, what, s.By), nil
 }
 
-func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said string, err error) {
-	t, err := s.current(ctx, r)
+func (s *Inspector) settle(ctx context.Context, r *http.Request, thing url.Values) (next, said string, err error) {
+	t, err := s.current(ctx, thing)
 	if err != nil {
 		return "", "", err
 	}
-	seen, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
+	seen, err := strconv.ParseUint(thing.Get("seen"), 10, 31)
 	if err != nil {
 		return "", "", failure.New(failure.Usage, "use one of the buttons", "the form does not name the attempt at the call")
 	}

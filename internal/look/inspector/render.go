@@ -43,7 +43,8 @@ func (s *Inspector) pages() []page {
 		{"/run/{run}/state", "state", calm, s.statePage},
 		{"/run/{run}/recovery", "recovery", brisk, s.recoveryPage},
 		{"/run/{run}/act", "actions", calm, s.actionsPage},
-		{"/run/{run}/act/{do}", "sure", 0, s.surePage},
+		{"/run/{run}/act/rewind", "sure", 0, s.rewindPage},
+		{"/act/{do}", "bulk", 0, s.bulkPage},
 	}
 }
 
@@ -122,7 +123,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "bulk", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
@@ -143,7 +144,8 @@ var functions = template.FuncMap{
 	"state":   stateOf,
 	"plural":  plural,
 	"with2at": func(v *view, at string) forkForm { return forkForm{v, at} },
-	"with2":   func(csrf string, t thing) hidden { return hidden{csrf, t} },
+	"card":    func(v *view, t thing) card { return card{v, []thing{t}} },
+	"cards":   func(v *view, things []thing) card { return card{v, things} },
 }
 
 // plural is a count of any kind with its noun.
@@ -151,11 +153,14 @@ func plural(n any, noun string) string {
 	return output.Plural(reflect.ValueOf(n).Convert(reflect.TypeFor[int64]()).Int(), noun)
 }
 
-// hidden are the hidden fields of a form.
-type hidden struct {
-	CSRF string
-	T    thing
+// card is one thing that needs a person, or several that one form answers.
+type card struct {
+	V      *view
+	Things []thing
 }
+
+// T is the first thing.
+func (c card) T() thing { return c.Things[0] }
 
 // forkForm is the form that forks a run at a point.
 type forkForm struct {

@@ -16,9 +16,10 @@ import (
 // actWithin bounds the duration of an action.
 const actWithin = time.Minute
 
-// outcome of an action: the address of the next page, and its message.
+// outcome of an action: the address of the next page and its message, or a page.
 type outcome struct {
 	next, said string
+	page       *view
 	err        error
 }
 
