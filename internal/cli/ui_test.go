@@ -233,3 +233,27 @@ func TestUI_TokenFile_LetsInByAFormAndIsNeverPrinted(t *testing.T) {
 	}
 	require.NotContains(t, b.out.String(), "canary")
 }
+
+// A colleague may paste the commands of the pages: they name no file of the viewer.
+func TestUI_ContextIsAFile_CommandsNameNoFileOfTheViewer(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	k.serve(t)
+	path := k.context(keyedFleet, access.Operator)
+	b := browse(t, os.Getenv, "--fleet", keyedFleet, "--context", path)
+	page := b.page("/?status=stuck")
+	require.Contains(t, page, "<code>waymark --fleet "+keyedFleet+" runs ls --stuck</code>")
+	require.Contains(t, page, "The same in a terminal, with your own --context:")
+	require.NotContains(t, page, filepath.Dir(path))
+	home := t.TempDir()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "nats", "context"), 0o700))
+	named := filepath.Join(home, "nats", "context", "harbour.json")
+	require.NoError(t, os.WriteFile(named, text, 0o600))
+	getenv := func(name string) string { return map[string]string{"XDG_CONFIG_HOME": home}[name] }
+	b = browse(t, getenv, "--fleet", keyedFleet, "--context", named)
+	page = b.page("/?status=stuck")
+	require.Contains(t, page, "<code>waymark --context harbour --fleet "+keyedFleet+" runs ls --stuck</code>")
+	require.Contains(t, page, "The same in a terminal:")
+}

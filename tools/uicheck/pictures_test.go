@@ -31,7 +31,7 @@ const (
 
 // pictures are the pictures that pages of docs show: page, scheme and width.
 var pictures = []string{
-	"fleet-light-1000", "timeline-dark-1000", "needs-light-1000", "recovery-light-1000", "executors-dark-1000", "rewind-light-1000",
+	"fleet-light-1000", "timeline-dark-1000", "needs-light-1000", "recovery-light-1000", "rewind-light-1000",
 }
 
 func file(name string) string { return filepath.Join(folder, "ui-"+name+".png") }

@@ -15,10 +15,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/look/inspector"
 	"github.com/waymarkio/waymark/internal/nats/access"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -146,9 +148,10 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 			Hint: "choose another address, or leave --listen out for a free port", Own: true, Err: err,
 		}
 	}
+	shared, own := sharedPrompt(a)
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
 	config := inspector.Config{
-		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: secured == nil, Now: a.Now, Prompt: a.Prompt,
+		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: secured == nil, Now: a.Now, Prompt: shared, OwnContext: own,
 	}
 	var pages *inspector.Inspector
 	var door *entrance
@@ -185,6 +188,16 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		listener = tls.NewListener(listener, secured)
 	}
 	return serve(ctx, pages, listener)
+}
+
+// sharedPrompt is the prompt of the pages' commands, which a colleague may paste: contexts go by name. The files of this
+// user are left out; own says so.
+func sharedPrompt(a *base.App) (shared prompt.Prompt, own bool) {
+	flags := *a.Flags
+	flags.Conn.Context = natsconn.ContextName(flags.Conn.Context, a.Getenv)
+	flags.Conn.Creds, flags.Conn.NKey = "", ""
+	own = flags.Conn.Context != a.Conn.Context && flags.Conn.Context == "" || a.Conn.Creds+a.Conn.NKey != ""
+	return base.PromptOf(&flags, a.Getenv), own
 }
 
 // Timeouts of the server. An event stream has a timeout for each write, not for the whole.

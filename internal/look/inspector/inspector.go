@@ -29,6 +29,8 @@ type Config struct {
 	Fleet Fleet
 	// Prompt formats the commands that pages show.
 	Prompt prompt.Prompt
+	// OwnContext: the commands leave out the context or key of the viewer, and each reader adds an own one.
+	OwnContext bool
 	// By is the viewer's name, which is recorded with what the viewer decides.
 	By string
 	// Acts: pages have buttons. NoContent: they show no messages, arguments, results and questions.

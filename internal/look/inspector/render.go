@@ -53,6 +53,8 @@ type view struct {
 	Title, Nav, Fleet string
 	// Command prints the content of the page.
 	Command string
+	// OwnContext: each reader of the command adds an own context or key.
+	OwnContext bool
 	// Live is the address of the page's live updates; empty for none.
 	Live string
 	// Trouble says why the page may be out of date. Said is the result of the last form.
@@ -70,7 +72,7 @@ type view struct {
 }
 
 func (s *Inspector) view(title, nav, command string) *view {
-	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, By: s.By, Trouble: s.live.trouble()}
+	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, OwnContext: s.OwnContext, By: s.By, Trouble: s.live.trouble()}
 	if command != "" {
 		v.Command = s.commandOf(command)
 	}
@@ -161,6 +163,14 @@ type card struct {
 
 // T is the first thing.
 func (c card) T() thing { return c.Things[0] }
+
+// ID of the form: one thing and several with the same first one have different forms.
+func (c card) ID() string {
+	if len(c.Things) > 1 {
+		return "fg-" + c.T().ID
+	}
+	return "f-" + c.T().ID
+}
 
 // forkForm is the form that forks a run at a point.
 type forkForm struct {

@@ -57,6 +57,18 @@ func contextPath(nameOrPath string, getenv func(string) string) (string, error) 
 	return path, nil
 }
 
+// ContextName is the name of a context that is given by name, or by its path in the folder of the NATS tools; else "".
+func ContextName(nameOrPath string, getenv func(string) string) string {
+	if !strings.ContainsAny(nameOrPath, `/\`) && !strings.HasSuffix(nameOrPath, ".json") {
+		return nameOrPath
+	}
+	dir, err := configDir(getenv)
+	if path, absErr := filepath.Abs(nameOrPath); err != nil || absErr != nil || filepath.Dir(path) != filepath.Join(dir, "context") {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(nameOrPath), ".json")
+}
+
 // known lists the existing contexts.
 func known(dir string) string {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
