@@ -190,8 +190,8 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	return serve(ctx, pages, listener)
 }
 
-// sharedPrompt is the prompt of the pages' commands, which a colleague may paste: contexts go by name. The files of this
-// user are left out; own says so.
+// sharedPrompt is the prompt of the pages' commands, which a colleague may paste: it names contexts, not their files. Other
+// files of this user are left out; own says so.
 func sharedPrompt(a *base.App) (shared prompt.Prompt, own bool) {
 	flags := *a.Flags
 	flags.Conn.Context = natsconn.ContextName(flags.Conn.Context, a.Getenv)

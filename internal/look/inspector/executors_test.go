@@ -44,3 +44,29 @@ func TestLive_ExecutorKilled_SilenceOrphanAndTakeoverAreSent(t *testing.T) {
 	d.finds(page, "by box-2")
 	require.Equal(t, schema.StatusRunning, d.world.State("watched").Head.Status)
 }
+
+// Green is an executor that is heard, and was heard in time; never one of which nothing is known.
+func TestRowOf_SilentOrUnknown_IsNeverGreen(t *testing.T) {
+	t.Parallel()
+	ms := func(n int64) *int64 { return &n }
+	const silence = 10_000
+	for name, test := range map[string]struct {
+		e     schema.ExecutorState
+		heard bool
+		want  string
+	}{
+		"heard":                          {schema.ExecutorState{SeenMS: ms(900), IntervalMS: 3000}, true, "live"},
+		"heard, with a run":              {schema.ExecutorState{SeenMS: ms(900), IntervalMS: 3000, InHand: 1, OrphanedInMS: ms(9100)}, true, "live"},
+		"slow heartbeats":                {schema.ExecutorState{SeenMS: ms(20_000), IntervalMS: 60_000}, true, "live"},
+		"never heard":                    {schema.ExecutorState{}, true, "off"},
+		"never heard, with a run":        {schema.ExecutorState{InHand: 1}, true, "wait"},
+		"no interval, long ago":          {schema.ExecutorState{SeenMS: ms(395_000)}, true, "off"},
+		"no interval, long ago, a run":   {schema.ExecutorState{SeenMS: ms(395_000), InHand: 1}, true, "wait"},
+		"silent":                         {schema.ExecutorState{SeenMS: ms(5000), IntervalMS: 3000, Silent: true}, true, "off"},
+		"its runs are orphaned":          {schema.ExecutorState{SeenMS: ms(11_000), InHand: 1, OrphanedInMS: ms(0)}, true, "bad"},
+		"leaves":                         {schema.ExecutorState{SeenMS: ms(10), IntervalMS: 3000, Leaving: true}, true, "off"},
+		"the daemon hears no heartbeats": {schema.ExecutorState{SeenMS: ms(10), IntervalMS: 3000}, false, "off"},
+	} {
+		require.Equal(t, test.want, rowOf(&test.e, silence, test.heard).Class, name)
+	}
+}
