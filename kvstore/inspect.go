@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -16,12 +17,15 @@ type Inspected struct {
 	Stream string
 	// Truth says that its data cannot be derived.
 	Truth bool
-	// Info from the server; nil if Err is set.
+	// Info from the server; nil if it could not be read.
 	Info *jetstream.StreamInfo
 	// Err is [ErrStreamMissing] for a missing stream, [*ConfigError] for flags that another client changed, or why it
 	// could not be inspected; nil for a correct stream.
 	Err error
 }
+
+// inspectAtOnce bounds the streams that are inspected concurrently.
+const inspectAtOnce = 8
 
 // Inspect verifies every stream of a fleet, shared ones included, and changes nothing.
 func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSettings) []Inspected {
@@ -32,11 +36,17 @@ func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSetting
 	}
 	list = append(list, resources(s, s, true)...)
 	out := make([]Inspected, len(list))
+	var group errgroup.Group
+	group.SetLimit(inspectAtOnce)
 	for i := range list {
-		r := &list[i]
-		out[i] = Inspected{Stream: r.want.Name, Truth: r.truth}
-		out[i].Info, out[i].Err = p.inspect(ctx, r)
+		group.Go(func() error {
+			r := &list[i]
+			out[i] = Inspected{Stream: r.want.Name, Truth: r.truth}
+			out[i].Info, out[i].Err = p.inspect(ctx, r)
+			return nil
+		})
 	}
+	_ = group.Wait() // each stream has its own error
 	return out
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Quota is the byte limit of the event stream in the fleet's settings; [UnlimitedQuota] for none.
-func (s *Shard) Quota() int64 { return s.settings.Load().QuotaBytes }
+// Settings are the fleet's, as the shard knows them. They are not to be changed.
+func (s *Shard) Settings() *schema.FleetSettings { return s.settings.Load() }
 
 // LiftQuota makes room for need bytes of the daemon's own control events in a full event stream. It raises the
 // stream's limit by exactly that above the stored size, at most to quota and reserve, so that executors can use
@@ -107,7 +107,7 @@ func (s *Shard) adjust(ctx context.Context, of func(next, old *schema.FleetSetti
 
 // liftTo is the limit that a stream needs under the fleet's settings. With [ErrFull] it has it already.
 func (s *Shard) liftTo(settings *schema.FleetSettings, info *jetstream.StreamInfo, need int64) (int64, error) {
-	quota, most, usage := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes, usageOf(info)
+	quota, most, usage := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes, UsageOf(info)
 	open := quota // what executors may use
 	if s.closed.Load() || usage.Limit < quota {
 		open = 1 // this or another daemon has closed the log

@@ -163,7 +163,7 @@ func TestLiftQuota_SettingsChangedUnseen_KeepsTheNewQuota(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, usage(t, b).Limit)
-	require.EqualValues(t, 2*kvstore.MinQuotaBytes, stale.Quota(), "and knows of it from then on")
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, stale.Settings().QuotaBytes, "and knows of it from then on")
 	// A stream that is full under the previous settings has room.
 	limit, err = full.LiftQuota(t.Context(), kvstore.MinQuotaBytes+kvstore.MinQuotaBytes/2)
 	require.NoError(t, err)

@@ -87,10 +87,11 @@ func (s *Shard) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	return usageOf(info), nil
+	return UsageOf(info), nil
 }
 
-func usageOf(info *jetstream.StreamInfo) Usage {
+// UsageOf is the state of an event stream in the report of its server.
+func UsageOf(info *jetstream.StreamInfo) Usage {
 	return Usage{
 		Bytes:       int64(info.State.Bytes), //nolint:gosec // a size on disk
 		Messages:    info.State.Msgs,

@@ -37,9 +37,9 @@ type name struct {
 	tier  string
 }
 
-// label returns a name as a label, and [Other] for an invalid name: a label must be a name, and no text of a person
+// Label returns a name as a label, and [Other] for an invalid name: a label must be a name, and no text of a person
 // or a model.
-func label(s string) string {
+func Label(s string) string {
 	if s == "" {
 		return None
 	}
@@ -158,9 +158,9 @@ func (c *Counters) showing(n name, known bool) name {
 	if n.by == ByTool {
 		bound, kind = MaxTools, "tool"
 	}
-	given := name{by: n.by, first: label(n.first)}
+	given := name{by: n.by, first: Label(n.first)}
 	if n.by == ByAgent {
-		given.tier = label(n.tier)
+		given.tier = Label(n.tier)
 	}
 	_, there := c.shown[given]
 	switch {

@@ -210,6 +210,19 @@ func (r *LiveRuns) Counts() Counts {
 	return c
 }
 
+// ClaimableByAgent counts the claimable runs of each agent that has any.
+func (r *LiveRuns) ClaimableByAgent() map[string]int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	counts := make(map[string]int)
+	for _, e := range r.claimable {
+		if !e.live.Quarantined(r.maxClaims) {
+			counts[e.live.Agent]++
+		}
+	}
+	return counts
+}
+
 // sharedPlaces bounds the turns of invented executors in [LiveRuns.due].
 const sharedPlaces = 64
 

@@ -22,7 +22,7 @@ const (
 // largest gain first, and if that is not enough, tails are sealed early. It returns when to look again.
 func (p *Purger) relieve(ctx context.Context) (time.Duration, error) {
 	p.pressed = false
-	quota := p.deps.Shard.Quota()
+	quota := p.deps.Shard.Settings().QuotaBytes
 	if quota == kvstore.UnlimitedQuota {
 		return fullLookMax, nil
 	}

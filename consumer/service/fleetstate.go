@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -17,90 +18,115 @@ import (
 const (
 	// stateAge is how long a state of the shards is shown again.
 	stateAge = 2 * time.Second
-	// statePatience bounds reading the state of one shard.
+	// statePatience bounds inspecting the streams, and then reading the state of one shard.
 	statePatience = 2 * time.Second
 	// shardsAtOnce bounds the shards that are read concurrently.
 	shardsAtOnce = 8
 )
 
 // shardStatus reads the state of a fleet's shards from their streams and buckets. It needs no fold worker, so that it
-// also reports a shard that no process folds. Reading a shard costs about ten small requests, whatever is stored, and
+// also reports a shard that no process folds. Looking costs about eight small requests a shard, whatever is stored, and
 // the result is shown again for two seconds.
 type shardStatus struct {
 	svc *Service
 
-	mu     sync.Mutex
-	at     time.Time
-	shards []schema.ShardState
+	mu   sync.Mutex
+	last sighting
 }
 
-// look returns the state of each shard and when it was read.
-func (l *shardStatus) look(ctx context.Context) ([]schema.ShardState, time.Time) {
+// sighting is what a look at the fleet's streams found.
+type sighting struct {
+	at      time.Time
+	shards  []schema.ShardState
+	streams []kvstore.Inspected
+	saved   time.Time
+}
+
+// look returns the state of each shard and of the streams, and when they were read.
+func (l *shardStatus) look(ctx context.Context) sighting {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sources := l.svc.routing.shards
-	if now := l.svc.now(); len(l.shards) == len(sources) && now.Sub(l.at) < stateAge {
-		return l.shards, l.at
+	if now := l.svc.now(); len(l.last.shards) == len(sources) && now.Sub(l.last.at) < stateAge {
+		return l.last
 	}
-	shards := make([]schema.ShardState, len(sources))
+	patience, cancel := context.WithTimeout(ctx, statePatience)
+	defer cancel()
+	s := sighting{shards: make([]schema.ShardState, len(sources)), streams: kvstore.Inspect(patience, l.svc.js, sources[0].Store.Settings())}
+	streams := make(map[string]*kvstore.Inspected, len(s.streams))
+	for i := range s.streams {
+		streams[s.streams[i].Stream] = &s.streams[i]
+	}
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)
 	for i, src := range sources {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, statePatience)
 			defer cancel()
-			shards[i] = l.shard(ctx, src.Store)
+			s.shards[i] = l.shard(ctx, src.Store, streams)
 			return nil
 		})
 	}
+	s.saved = cmp.Or(l.saved(patience, streams[sources[0].Store.Names.EventStream()]), l.last.saved)
 	_ = group.Wait() // each shard has its own error
-	l.shards, l.at = shards, l.svc.now()
-	return l.shards, l.at
+	s.at = l.svc.now()
+	l.last = s
+	return s
+}
+
+// saved is when the last backup began, or else when the fleet's first log was made; zero if that is unknown.
+func (l *shardStatus) saved(ctx context.Context, log *kvstore.Inspected) time.Time {
+	record, err := kvstore.LastBackup(ctx, l.svc.js, l.svc.cfg.Fleet)
+	if errors.Is(err, kvstore.ErrNotFound) && log != nil && log.Info != nil {
+		return log.Info.Created
+	}
+	return schema.ParseTime(record.Began)
 }
 
 // shard reads the state of one shard.
-func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard) schema.ShardState {
+func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected) schema.ShardState {
 	s := schema.ShardState{Shard: store.Names.Shard}
-	if err := l.fill(ctx, store, &s); err != nil {
+	if err := l.fill(ctx, store, streams, &s); err != nil {
 		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("state of the shard not read")
 		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
 	}
 	return s
 }
 
-func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.ShardState) error {
-	js := l.svc.js
-	// The watermark is read first: events folded during the other reads make the count of waiting ones too high,
-	// never too low.
+func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected, s *schema.ShardState) error {
+	js, names := l.svc.js, store.Names
+	usage := make(map[string]kvstore.Usage, 4)
+	for _, name := range []string{names.EventStream(), "KV_" + names.SegmentBucket(), "KV_" + names.CheckpointBucket(), "OBJ_" + schema.BlobBucket(names.Fleet)} {
+		switch i := streams[name]; {
+		case i.Info != nil:
+			usage[name] = kvstore.UsageOf(i.Info)
+		case i.Truth || !errors.Is(i.Err, kvstore.ErrStreamMissing): // a derived stream is created again
+			return i.Err
+		}
+	}
+	log := usage[names.EventStream()]
 	mark, _, err := store.Checkpoints.Watermark(ctx)
-	derived := errors.Is(err, kvstore.ErrStreamMissing) // the bucket is lost, and is recreated
-	if err != nil && !derived && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+	if err != nil && !errors.Is(err, kvstore.ErrStreamMissing) && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 		return err
 	}
-	usage, err := store.Usage(ctx)
-	if err != nil {
-		return err
-	}
-	if mark.Incarnation != usage.Incarnation {
+	if mark.Incarnation != log.Incarnation {
 		mark = kvstore.Watermark{} // of another log, or none yet: all events wait
 	}
-	waiting, err := eventlog.Behind(ctx, js, store.Names, mark.Position.Stream)
+	// Events folded after the watermark was read make the count of waiting ones too high, never too low.
+	waiting, err := eventlog.Behind(ctx, js, names, mark.Position.Stream)
 	if err != nil {
 		return err
 	}
-	kept, err := store.Kept(ctx)
-	if err != nil && !derived {
+	if s.Worker, err = kvstore.Holder(ctx, js, kvstore.FoldLease(names)); err != nil {
 		return err
 	}
-	if s.Worker, err = kvstore.Holder(ctx, js, kvstore.FoldLease(store.Names)); err != nil {
-		return err
-	}
-	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
-	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
-	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
+	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, max(log.Last, mark.Position.Stream), mark.Totals
+	s.LogBytes, s.LogMessages, s.LimitBytes = log.Bytes, log.Messages, log.Limit
+	if s.QuotaBytes = store.Settings().QuotaBytes; s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
 	}
-	s.SegmentBytes, s.CheckpointBytes, s.BlobBytes = kept.Segments, kept.Checkpoints, kept.Blobs
+	s.SegmentBytes, s.CheckpointBytes = usage["KV_"+names.SegmentBucket()].Bytes, usage["KV_"+names.CheckpointBucket()].Bytes
+	s.BlobBytes = usage["OBJ_"+schema.BlobBucket(names.Fleet)].Bytes / int64(len(l.svc.routing.shards))
 	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
 		s.WaitingSince = schema.FormatTime(waiting.Stored)
 		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)
@@ -108,16 +134,23 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 	return nil
 }
 
+// Streams are those of the fleet, and saved is when its last backup began; without one, when its first log was made;
+// zero if that is unknown. Like [Service.State] they are up to two seconds old.
+func (s *Service) Streams(ctx context.Context) (streams []kvstore.Inspected, saved time.Time) {
+	seen := s.shards.look(ctx)
+	return seen.streams, seen.saved
+}
+
 // State is the state of the fleet, up to two seconds old. The verb fleet answers with it. A shard that cannot be read
 // has its error.
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
-	shards, at := s.shards.look(ctx)
+	seen := s.shards.look(ctx)
 	runs := s.liveRuns.Counts()
 	settings := s.cfg.Settings()
 	reply := &schema.FleetReply{
-		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
+		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(seen.at), Shards: seen.shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
-		Recovery: s.stats.Recovery.last(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
+		Recovery: s.stats.Recovery.last(), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Webhook != nil {
 		reply.Webhook = s.cfg.Webhook()

@@ -104,7 +104,7 @@ func TestHealth_NoQuorum_NotReadyThenReady(t *testing.T) {
 		code, body = ask(t, url+"/readyz")
 		return code == http.StatusServiceUnavailable
 	}, 2*time.Minute, 100*time.Millisecond)
-	require.Contains(t, body, "not ready\nshard 0: stream WAYMARK_EVENTS_default_0 takes no writes")
+	require.Contains(t, body, "not ready\nlog of shard 0: stream WAYMARK_EVENTS_default_0 takes no writes")
 	require.Contains(t, body, "the last one was acknowledged at")
 	require.Contains(t, body, "\nnext: check that more than half of the stream's replicas run")
 	code, body := ask(t, url+"/healthz")

@@ -18,6 +18,7 @@ import (
 
 // commandPages are the pages whose commands are run in their order, with the ids of the runs that the fleet has before the first one.
 var commandPages = map[string][]string{
+	"alerts.md":        nil,
 	"backup.md":        {"fix", "fix-login"},
 	"deploy.md":        nil,
 	"history.md":       {"fix"},

@@ -43,6 +43,6 @@ func TestHealth_RestartWouldRepair_NotAlive(t *testing.T) {
 	list = d.liveness(t.Context(), now)
 	require.Len(t, list, 1)
 	require.Equal(t, "nats server", list[0].part)
-	list = d.readiness(t.Context(), now)
+	list = d.readiness(t.Context(), now, proofFresh)
 	require.GreaterOrEqual(t, len(list), 1)
 }

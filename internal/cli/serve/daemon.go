@@ -125,6 +125,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 		return nil, err
 	}
 	registerDaemon(registry, a.Fleet, d.waymark)
+	registerReady(registry, d, a.Now)
 	if c.Webhook != "" {
 		if d.webhook, err = c.watchPeople(ctx, a, d.waymark, d.conns[0], log); err != nil {
 			return nil, err

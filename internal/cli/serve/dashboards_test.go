@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,6 +24,12 @@ func TestMetrics_AlertsAndDashboard_NameExisting(t *testing.T) {
 				shown[f.GetName()+suffix] = true
 			}
 		}
+	}
+	described := make(chan *prometheus.Desc, 100)
+	newFleetMetrics("default", nil).Describe(described) // a lone server in good order has not all of them
+	close(described)
+	for d := range described {
+		shown[regexp.MustCompile(`fqName: "(\w+)"`).FindStringSubmatch(d.String())[1]] = true
 	}
 	agents := ""
 	for _, name := range []string{

@@ -2,23 +2,30 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// scrapePatience bounds the look at the shards for one scrape.
-const scrapePatience = 5 * time.Second
+const (
+	// scrapePatience bounds the look at the shards for one scrape.
+	scrapePatience = 5 * time.Second
+	// serverAway is the silence of a replica that counts as away. It acknowledges each second.
+	serverAway = 10 * time.Second
+)
 
 // fleetMetrics show the state of each shard of a fleet, from its streams and buckets. Every daemon of the fleet shows
 // the same, whether it folds or not.
 type fleetMetrics struct {
-	state func(context.Context) *schema.FleetReply
-	of    []shardMetric
-	ok    *prometheus.Desc
+	svc                          *service.Service
+	of                           []shardMetric
+	ok, trouble, replicas, saved *prometheus.Desc
 }
 
 // shardMetric is one value of a shard.
@@ -30,15 +37,20 @@ type shardMetric struct {
 	labels []string
 }
 
-// newFleetMetrics returns the metrics of a fleet. Each scrape calls state, which must be cheap.
-func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetReply) *fleetMetrics {
+// newFleetMetrics returns the metrics of a fleet. Each scrape asks for the state of the service.
+func newFleetMetrics(fleet string, svc *service.Service) *fleetMetrics {
 	constant := prometheus.Labels{"fleet": fleet}
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("waymark_fleet_"+name, help, append([]string{"shard"}, labels...), constant)
 	}
 	m := &fleetMetrics{
-		state: state,
-		ok:    desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the shard has no other metrics."),
+		svc: svc,
+		ok:  desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the shard has no other metrics."),
+		trouble: prometheus.NewDesc("waymark_fleet_stream_trouble", "1 for a stream that is missing, changed (flags that Waymark does not set), or silent.",
+			[]string{"stream", "trouble"}, constant),
+		replicas: prometheus.NewDesc("waymark_fleet_replicas_away", "Replicas of the fleet's streams on a NATS server that the leader has not heard for ten seconds.",
+			[]string{"server"}, constant),
+		saved: prometheus.NewDesc("waymark_fleet_last_backup_timestamp_seconds", "When the last backup began; without one, when the fleet's log was made.", nil, constant),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
 		m.of = append(m.of, shardMetric{desc(name, help), prometheus.GaugeValue, value, nil})
@@ -90,7 +102,9 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 
 // Describe names the metrics.
 func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.ok
+	for _, d := range []*prometheus.Desc{m.ok, m.trouble, m.replicas, m.saved} {
+		out <- d
+	}
 	for i := range m.of {
 		out <- m.of[i].desc
 	}
@@ -100,7 +114,8 @@ func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
 func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
 	defer cancel()
-	reply := m.state(ctx)
+	m.collectStreams(ctx, out)
+	reply := m.svc.State(ctx)
 	for i := range reply.Shards {
 		s := &reply.Shards[i]
 		shard := strconv.Itoa(s.Shard)
@@ -114,4 +129,42 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value(s), append([]string{shard}, v.labels...)...)
 		}
 	}
+}
+
+// collectStreams shows the streams that are not as they should be, the replicas of each server, and the last backup.
+func (m *fleetMetrics) collectStreams(ctx context.Context, out chan<- prometheus.Metric) {
+	streams, saved := m.svc.Streams(ctx)
+	away := make(map[string]float64)
+	for i := range streams {
+		s := &streams[i]
+		if trouble := troubleOf(s); trouble != "" {
+			out <- prometheus.MustNewConstMetric(m.trouble, prometheus.GaugeValue, 1, s.Stream, trouble)
+		}
+		if s.Info == nil || s.Info.Cluster == nil {
+			continue
+		}
+		for _, r := range s.Info.Cluster.Replicas {
+			unheard := r.Active == 0 || r.Active > serverAway // 0: a new leader has never heard it
+			away[r.Name] += map[bool]float64{true: 1}[r.Offline || !r.Current && unheard]
+		}
+	}
+	for server, n := range away {
+		out <- prometheus.MustNewConstMetric(m.replicas, prometheus.GaugeValue, n, server)
+	}
+	if !saved.IsZero() {
+		out <- prometheus.MustNewConstMetric(m.saved, prometheus.GaugeValue, float64(saved.UnixMilli())/1000)
+	}
+}
+
+// troubleOf is the value of the label trouble; empty for a stream without any.
+func troubleOf(s *kvstore.Inspected) string {
+	switch {
+	case s.Err == nil:
+		return ""
+	case errors.Is(s.Err, kvstore.ErrStreamMissing):
+		return "missing"
+	case s.Info != nil:
+		return "changed"
+	}
+	return "silent"
 }

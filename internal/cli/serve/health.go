@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// proofFresh is the greatest age of an acknowledged write that proves that a shard takes writes. A new write may take proofPatience, which is
-	// less than a probe waits.
+	// proofFresh is the greatest age of an acknowledged write that proves to a probe that a shard takes writes, and proofScraped to a scrape: an
+	// idle daemon stays idle. A new write may take proofPatience, which is less than a probe waits.
 	proofFresh    = 10 * time.Second
+	proofScraped  = time.Minute
 	proofPatience = 4 * time.Second
 	// workerSilence is how long a fold worker may take for one batch. The slowest known one, of runs that are folded again from
 	// their first events, takes seconds.
@@ -105,7 +106,7 @@ func (d *daemon) takeLocks() {
 
 // readiness returns the reasons not to send requests here: a connection is down, or may not hear, the fleet's settings are
 // missing, or a shard's log takes no writes.
-func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
+func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Duration) []trouble {
 	list := d.liveness(ctx, now)
 	if d.server != nil && d.server.Full() != "" {
 		list = append(list, d.fullDisk())
@@ -133,7 +134,7 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	}
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
-	for _, q := range d.waymark.Service().Quorum(ctx, proofFresh) {
+	for _, q := range d.waymark.Service().Quorum(ctx, fresh) {
 		if q.Err == nil {
 			continue
 		}
@@ -142,7 +143,7 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 			since = "; the last one was acknowledged at " + q.At.UTC().Format(time.RFC3339)
 		}
 		list = append(list, trouble{
-			fmt.Sprintf("shard %d", q.Shard), q.Err.Error() + since,
+			fmt.Sprintf("log of shard %d", q.Shard), q.Err.Error() + since,
 			"check that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each server has free space: " +
 				"a server whose disk was full stores no message before it is restarted. The daemon continues by itself",
 		})

@@ -42,7 +42,7 @@ type shown struct {
 func newShown(registry *prometheus.Registry, d *daemon, now func() time.Time) *shown {
 	return &shown{
 		live:    func(ctx context.Context) []trouble { return d.liveness(ctx, now()) },
-		work:    func(ctx context.Context) []trouble { return d.readiness(ctx, now()) },
+		work:    func(ctx context.Context) []trouble { return d.readiness(ctx, now(), proofFresh) },
 		metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 	}
 }

@@ -1,19 +1,26 @@
 package serve
 
 import (
+	"context"
+	"math"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/webhook"
+	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
 
 // newRegistry returns a registry with metrics of the process and the build.
@@ -44,7 +51,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
-	registry.MustRegister(newFleetMetrics(fleet, d.Service().State), d.Service().Stats().Recovery.Took)
+	registry.MustRegister(newFleetMetrics(fleet, d.Service()), d.Service().Stats().Recovery.Took)
 	registerHeartbeats(registry, fleet, d.Heartbeats(), d.Settings())
 	if d.Activity() != nil {
 		registry.MustRegister(d.Activity())
@@ -76,7 +83,6 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"dead_letters_dropped", "Events rejected and not kept: their run has too many dead letters.", &s.DeadLettersDropped},
 		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
-		{"checkpoints_unstored", "Checkpoints that fit no message and were not put: a defect (a recovery has all events).", &s.Unstored},
 		{"purged_bytes", "Bytes of purged events, headers and data.", &s.Purge.Bytes},
 		{"proofs_failed", "Purges refused: the events were not proven to be sealed.", &s.Purge.ProofsFailed},
 		{"orphaned", "Runs orphaned: their executor was gone.", &s.Sweep.Orphaned},
@@ -96,15 +102,57 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 	)
 }
 
+// labelled is a gauge with a series for each value of a label.
+type labelled struct {
+	desc   *prometheus.Desc
+	values func() map[string]float64
+}
+
+// Describe names the metric.
+func (l labelled) Describe(out chan<- *prometheus.Desc) { out <- l.desc }
+
+// Collect shows it.
+func (l labelled) Collect(out chan<- prometheus.Metric) {
+	for name, n := range l.values() {
+		out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, n, name)
+	}
+}
+
+// claimableByAgent counts the claimable runs. The first [activity.MaxAgents] names that it meets have series of their own,
+// and keep them.
+func claimableByAgent(runs *liveness.LiveRuns) func() map[string]float64 {
+	var mu sync.Mutex
+	named := map[string]bool{activity.Other: true}
+	return func() map[string]float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		counts := make(map[string]float64)
+		for agent, n := range runs.ClaimableByAgent() {
+			name := activity.Label(agent)
+			if !named[name] && len(named) > activity.MaxAgents {
+				name = activity.Other
+			}
+			named[strings.Clone(name)] = true // it shares memory with a message
+			counts[name] += float64(n)
+		}
+		for name := range named {
+			counts[name] += 0
+		}
+		return counts
+	}
+}
+
 // registerLiveRuns adds metrics of the fleet's live runs.
 func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.LiveRuns) {
 	labels := prometheus.Labels{"fleet": fleet}
+	registry.MustRegister(labelled{
+		prometheus.NewDesc("waymark_runs_claimable", "Runs that an executor can claim, by agent.", []string{"agent"}, labels), claimableByAgent(r),
+	})
 	for _, g := range []struct {
 		name, help string
 		of         func(liveness.Counts) int
 	}{
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
-		{"claimable", "Runs that an executor can claim.", func(c liveness.Counts) int { return c.Claimable }},
 		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
@@ -168,6 +216,33 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 			Name: "waymark_service_errors_total", Help: "Error replies, by code.",
 			ConstLabels: prometheus.Labels{"fleet": fleet, "code": string(code)},
 		}, func() float64 { return float64(s.Errors()[code]) }))
+	}
+}
+
+// registerReady adds what /readyz answers, and the disk of the daemon's own server.
+func registerReady(registry prometheus.Registerer, d *daemon, now func() time.Time) {
+	desc := prometheus.NewDesc("waymark_ready", "Part all: 1 while /readyz answers ok. 0 for each part that it names.", []string{"part"}, nil)
+	registry.MustRegister(labelled{desc, func() map[string]float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
+		defer cancel()
+		parts := map[string]float64{"all": 1}
+		for _, t := range d.readiness(ctx, now(), proofScraped) {
+			part, _, _ := strings.Cut(t.part, " of ") // without the number of a shard, and the name of the fleet
+			parts["all"], parts[part] = 0, 0
+		}
+		return parts
+	}})
+	if d.server == nil {
+		return
+	}
+	for i, name := range []string{"free", "size"} {
+		registry.MustRegister(gaugeOf("waymark_disk_"+name+"_bytes", "The disk of the embedded NATS server: "+name+".", nil, func() float64 {
+			free, size, err := natsd.DiskRoom(d.server.StateDir())
+			if err != nil {
+				return math.NaN()
+			}
+			return float64([]int64{free, size}[i])
+		}))
 	}
 }
 
