@@ -69,6 +69,7 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 		require.Contains(t, shown.String(), canary)
 	}
 	require.NotContains(t, hidden.String(), "canary")
+	require.NotContains(t, hidden.String(), `class="group"`, "whether one answer suits both is not known")
 	require.Contains(t, hidden.String(), "(encrypted with key k1)")
 	require.Contains(t, hidden.String(), "stored readable, and the run is encrypted with key k1")
 	require.NotContains(t, shown.String(), "stored readable")
