@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -273,7 +276,8 @@ func (e *Executor) take(run *Run) bool {
 	return true
 }
 
-// Serve claims and drives runs, and drives those given to Start and Adopt, until ctx ends or the fleet is closed. Then
+// Serve claims and drives runs, and drives those given to Start and Adopt, until ctx ends, the fleet is closed or its key
+// is revoked, which is [ErrNotPermitted]. Then
 // it claims no more runs, and the contexts of all work end with the cause [ErrShutdown]. Work that has not returned
 // within the grace is abandoned: its run is left to others, and its handle ends, so that it can publish nothing more.
 // Serve returns once all runs are finished: nil, or an error that names the runs whose outcome could not be published.
@@ -297,6 +301,10 @@ func (e *Executor) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-e.fleet.life.Done():
 		err = ErrStopped
+	case <-e.fleet.closed:
+		if err = ErrStopped; !e.fleet.isStopped() {
+			err = fmt.Errorf("%w: the server closed the connection for good: %w", ErrNotPermitted, cmp.Or(e.fleet.Conn().LastError(), nats.ErrConnectionClosed))
+		}
 	}
 	stopAsking()
 	e.shut(ErrShutdown)

@@ -96,6 +96,6 @@ func (s *term) endRebuild(ctx context.Context) error {
 	if err := s.putMark(ctx, s.mark.Position); err != nil {
 		return err
 	}
-	s.log.Info().Msg("shard is folded again from the beginning of its log")
+	s.log.Debug().Msg("shard is folded again from the beginning of its log")
 	return nil
 }

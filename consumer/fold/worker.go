@@ -232,7 +232,7 @@ func (f *Worker) work(ctx context.Context) error {
 		return err
 	}
 	f.fromStart = false
-	f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
+	f.log.Debug().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
 	return s.loop(ctx)
 }
 

@@ -100,9 +100,14 @@ func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 		k.waymark(t, 0, append([]string{"fleet", "add", keyedFleet, "--dir", k.fleets, "--offline"}, flags...)...)
 		require.NoError(t, k.srv.Reload())
 	}
-	sdk := func(name string) *publisher.Fleet {
-		return k.sdk(t, name, access.Executor, filepath.Join(k.fleets, keyedFleet+"-executor."+name+".nk"))
+	carried := func(key string) string { // to its machine: its owner keeps it after it is revoked
+		seed, err := os.ReadFile(filepath.Join(k.fleets, keyedFleet+"-"+key+".nk"))
+		require.NoError(t, err)
+		file := filepath.Join(t.TempDir(), "key.nk")
+		require.NoError(t, os.WriteFile(file, seed, 0o600))
+		return file
 	}
+	sdk := func(name string) *publisher.Fleet { return k.sdk(t, name, access.Executor, carried("executor."+name)) }
 	closed := func(f *publisher.Fleet) func() bool { return func() bool { return !f.Conn().IsConnected() } }
 	ci, prod := sdk("ci"), sdk("prod")
 	k.waymark(t, 0, "--fleet", keyedFleet, "--context", k.people["grafana"].Context, "runs", "ls")
@@ -118,9 +123,24 @@ func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 	add("--executor", "ci-2")
 	second := sdk("ci-2")
 	require.Zero(t, ci.Conn().Reconnects, "the old key works while the new one does")
+	e, err := ci.NewExecutor(publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"clerk": func(context.Context, *publisher.Run) (publisher.Work, error) { return nil, nil }}})
+	require.NoError(t, err)
+	served, followed := make(chan error, 1), make(chan string, 1)
+	go func() { served <- e.Serve(ctx) }()
+	grafana := carried("observer.grafana")
+	go func() {
+		var out, complaints lockedBuffer
+		code := Run(ctx, []string{"--fleet", keyedFleet, "--nats", k.addr, "--nkey", grafana, "--inbox-prefix", access.InboxPrefix(access.Observer), "events", "--all"}, k.getenv, strings.NewReader(""), &out, &complaints)
+		followed <- fmt.Sprint(code, complaints.String())
+	}()
+	require.Eventually(t, func() bool {
+		connz, err := k.srv.Connz(&server.ConnzOptions{Account: access.AccountOf(access.Observer, keyedFleet)})
+		return err == nil && len(connz.Conns) > 0 && connz.Conns[0].NumSubs > 0
+	}, securedWait, time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-executor.ci.nk")))
 	add()
 	require.Eventually(t, closed(ci), securedWait, time.Millisecond)
+	require.ErrorIs(t, <-served, publisher.ErrNotPermitted, "an executor ends instead of asking for ever")
 	for _, f := range []*publisher.Fleet{second, prod} {
 		_, err := f.Head(ctx, "of-ci")
 		require.NoError(t, err)
@@ -130,6 +150,7 @@ func TestFleetAdd_KeyOfAnExecutor_IsExchangedAlone(t *testing.T) {
 	require.FileExists(t, k.people["grafana"].Context)
 	add()
 	require.NoFileExists(t, k.people["grafana"].Context)
+	requireHas(t, <-followed, fmt.Sprint(int(failure.Refused))+"waymark: the nats server refuses the credentials")
 	k.person(t, "ann", 0, "runs", "ls")
 }
 

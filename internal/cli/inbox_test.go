@@ -287,3 +287,30 @@ func TestInput_NameIsNotProven_IsSaidWithoutTheWordClaim(t *testing.T) {
 	_, out, _ := w.ask("", "", "input", "door-a", "--text", "red", "--by", "tess")
 	require.Regexp(t, `(?m)^by \(unproven\) +tess$`, out)
 }
+
+// Thirty entries with their commands are more than anyone reads.
+func TestInbox_ManyEntries_AreATable(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	fleet := w.asker("e")
+	begin := func(n int) {
+		r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("q-%02d", n)})
+		require.NoError(t, err)
+		require.NoError(t, r.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "Which colour?"}))
+	}
+	for n := range 10 {
+		begin(n)
+	}
+	w.listed(10)
+	_, out, _ := w.ask("100", "", "inbox")
+	require.Equal(t, 10, strings.Count(out, "--text TEXT"), out)
+	begin(10)
+	w.listed(11)
+	code, out, complaints := w.ask("100", "", "inbox")
+	require.Zero(t, code, complaints)
+	require.Equal(t, 12, strings.Count(out, "\n"), out)
+	require.Contains(t, complaints, "waymark inbox --limit 10")
+	_, out, complaints = w.ask("100", "", "inbox", "--limit", "10")
+	require.Equal(t, 10, strings.Count(out, "--text TEXT"), out)
+	require.Contains(t, complaints, "there are 1 more")
+}

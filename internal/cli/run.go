@@ -18,6 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/access"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,8 +31,9 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	defer refuse(nil)
 	a := &base.App{Getenv: getenv, Stdin: stdin, Stdout: stdout, Stderr: stderr, Now: time.Now, Refuse: refuse}
 	err := dispatch(ctx, a, args)
-	if refused, ok := errors.AsType[*access.Refusal](context.Cause(ctx)); ok && !errors.As(err, new(*access.Refusal)) {
-		err = refused // whatever its result
+	switch cause := context.Cause(ctx); {
+	case errors.As(cause, new(*access.Refusal)) && !errors.As(err, new(*access.Refusal)), errors.Is(cause, natsconn.ErrRefused):
+		err = cause // whatever its result
 	}
 	if a.JSON || asksJSON(args) {
 		return failure.ReportJSON(ctx, err, a.Prompt, stderr)
@@ -199,6 +201,7 @@ var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
 // synonyms maps commands of other tools to the equivalent ones here.
 var synonyms = map[string][]string{
 	"status":  {"runs get RUN", "fleet", "doctor"},
+	"run":     {"runs ls", "start"},
 	"show":    {"runs show RUN", "runs get RUN"},
 	"ps":      {"runs ls"},
 	"logs":    {"events"},

@@ -81,7 +81,12 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 	c.say = func(format string, args ...any) error { return a.Say(a.Stderr, format, args...) }
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
-		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			if err := nc.LastError(); natsconn.Unauthorized(err) { // a key that was revoked while the command used it
+				a.Refuse(fmt.Errorf("%w: %s: %w", natsconn.ErrRefused, target.Address(), err))
+			}
+			close(c.closed)
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if e, ok := access.RefusalIn(err); ok {
 				a.Refuse(e) // no other code receives this error

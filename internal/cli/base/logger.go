@@ -20,9 +20,16 @@ func NewLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	// Values may come from outside: a reason, a name, a subject.
 	if format == "console" || format == "auto" && output.IsTerminal(w) {
 		safe := func(v any) string { return output.Printable(fmt.Sprintf("%s", v)) }
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, FormatMessage: safe, FormatFieldValue: safe}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", FormatMessage: safe, FormatFieldValue: safe}
 	} else {
 		w = &output.EscapingWriter{To: w}
 	}
-	return zerolog.New(w).Level(l).With().Timestamp().Logger(), nil
+	return zerolog.New(w).Level(l).Hook(timestamp{}), nil
+}
+
+// timestamp adds the time to each line, in milliseconds. The format of zerolog's own is a variable of the whole process.
+type timestamp struct{}
+
+func (timestamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+	e.Str(zerolog.TimestampFieldName, time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }

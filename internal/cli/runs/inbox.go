@@ -28,7 +28,7 @@ type InboxCmd struct {
 func (InboxCmd) Help() string {
 	return `Approvals, questions, calls that a person must settle, and runs that are quarantined or miss events. ` +
 		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. ` +
-		`Questions in full: waymark input RUN.
+		`More than ten entries are a table without commands. Questions in full: waymark input RUN.
 
 Example:
   waymark inbox --label team=blue`
@@ -82,7 +82,12 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	if a.JSON {
 		return errors.Join(output.Document(a.Stdout, list), unreadError(a, found.Unread))
 	}
-	if err := printTasks(a, list.Inbox); err != nil {
+	if len(list.Inbox) <= mostWithCommands {
+		err = printTasks(a, list.Inbox)
+	} else if err = printReasons(a, found.Reasons); err == nil {
+		err = a.Say(a.Stderr, "the commands of some: %s, or with --agent or --label", a.Prompt.Command(fmt.Sprintf("inbox --limit %d", mostWithCommands)))
+	}
+	if err != nil {
 		return err
 	}
 	switch {
@@ -112,6 +117,9 @@ func printTasks(a *base.App, tasks []task) error {
 	}
 	return nil
 }
+
+// mostWithCommands is how many entries are shown with their commands. More are a table.
+const mostWithCommands = 10
 
 // mostShown bounds the arguments that are shown to people, in bytes; waymark input has all.
 const mostShown = 300

@@ -81,6 +81,9 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 	if a.JSON {
 		return output.Document(a.Stdout, m)
 	}
+	if a.Quiet {
+		return nil
+	}
 	runs := 0
 	for _, s := range m.Shards {
 		runs += s.Runs
@@ -223,6 +226,9 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, done.Manifest)
+	}
+	if a.Quiet {
+		return nil
 	}
 	age, err := done.Manifest.Age(a.Now())
 	if err != nil {

@@ -163,7 +163,7 @@ func Explain(ctx context.Context, err error) *Error {
 	if e, ok := errors.AsType[*access.Refusal](err); ok {
 		return &Error{Code: Refused, What: e.What(), Hint: e.Hint(), Err: err}
 	}
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+	if ctx.Err() != nil && !errors.Is(err, natsconn.ErrRefused) && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return &Error{Code: Interrupted, What: "interrupted", Err: err}
 	}
 	for _, explain := range []func(error) *Error{

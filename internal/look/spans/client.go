@@ -117,6 +117,7 @@ func (c *HTTPClient) UploadTraces(ctx context.Context, spans []*tracepb.Resource
 		return fmt.Errorf("request to %s: %w", c.address, err)
 	}
 	request.Header = c.header.Clone()
+	request.Header.Set("User-Agent", "waymark")
 	response, err := c.client.Do(request)
 	if err != nil {
 		return err

@@ -111,6 +111,7 @@ func TestHTTPClient_HeadersCompressionAndLogin_AreSent(t *testing.T) {
 	require.NoError(t, client.UploadTraces(t.Context(), oneSpan()))
 	request := <-got
 	require.Equal(t, "a,b", request.header.Get("X-Tenant"))
+	require.Equal(t, "waymark", request.header.Get("User-Agent"))
 	require.Equal(t, "c=d", request.header.Get("X-More"))
 	require.Empty(t, request.header.Get("Left-Out"))
 	require.Equal(t, "Basic YW5uOnNlY3JldA==", request.header.Get("Authorization"))

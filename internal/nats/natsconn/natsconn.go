@@ -243,7 +243,7 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 		return nil, context.Cause(ctx)
 	case err == nil:
 		return conn, nil
-	case refused(err):
+	case Unauthorized(err), errors.Is(err, nats.ErrPermissionViolation):
 		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrRefused, t.Address(), t.Origin, err)
 	case crowded(err):
 		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrCrowded, t.Address(), t.Origin, err)
@@ -253,10 +253,9 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 	return nil, fmt.Errorf("%w at %s (named by %s): %w", ErrUnreachable, t.Address(), t.Origin, err)
 }
 
-func refused(err error) bool {
-	for _, sentinel := range []error{
-		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation,
-	} {
+// Unauthorized reports whether the server refused the credentials of a connection.
+func Unauthorized(err error) bool {
+	for _, sentinel := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired} {
 		if errors.Is(err, sentinel) {
 			return true
 		}
