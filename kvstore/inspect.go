@@ -2,8 +2,6 @@ package kvstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -27,14 +25,16 @@ type Inspected struct {
 // inspectAtOnce bounds the streams that are inspected concurrently.
 const inspectAtOnce = 8
 
-// Inspect verifies every stream of a fleet, shared ones included, and changes nothing.
+// Inspect verifies every stream of a fleet, or only the shared ones if s is nil, and changes nothing.
 func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSettings) []Inspected {
 	p := provisioner{js: js}
 	var list []resource
-	for _, want := range sharedStreams(s.Replicas) {
+	for _, want := range sharedStreams(1) { // a fleet may have asked for more replicas
 		list = append(list, resource{want: want, shared: true})
 	}
-	list = append(list, resources(s, s, true)...)
+	if s != nil {
+		list = append(list, resources(s, s, true)...)
+	}
 	out := make([]Inspected, len(list))
 	var group errgroup.Group
 	group.SetLimit(inspectAtOnce)
@@ -53,9 +53,6 @@ func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSetting
 // inspect verifies one stream.
 func (p *provisioner) inspect(ctx context.Context, r *resource) (*jetstream.StreamInfo, error) {
 	info, err := p.info(ctx, r.want.Name)
-	if errors.Is(err, ErrStreamMissing) && r.truth {
-		return nil, fmt.Errorf("%w: its data cannot be derived from other streams", err)
-	}
 	if err != nil {
 		return nil, err
 	}

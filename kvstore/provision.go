@@ -109,11 +109,19 @@ const LeastServer = "2.15.2"
 
 // CheckServer returns [ErrServer] for a server that is too old, or that takes no message as large as a checkpoint.
 func CheckServer(nc *nats.Conn) error {
-	if have := nc.ConnectedServerVersion(); older(have, LeastServer) {
-		return fmt.Errorf("%w: nats-server %s is needed or newer, and %s is version %.40q", ErrServer, LeastServer, nc.ConnectedUrlRedacted(), have)
+	if err := CheckVersion(nc); err != nil {
+		return err
 	}
 	if most := nc.MaxPayload(); most < minPayload {
 		return fmt.Errorf("%w: its max_payload is %d, and %d is needed: set max_payload: 1MB in its configuration", ErrServer, most, minPayload)
+	}
+	return nil
+}
+
+// CheckVersion is CheckServer for a client that stores nothing: its account may have a small max_payload.
+func CheckVersion(nc *nats.Conn) error {
+	if have := nc.ConnectedServerVersion(); older(have, LeastServer) {
+		return fmt.Errorf("%w: nats-server %s is needed or newer, and %s is version %.40q", ErrServer, LeastServer, nc.ConnectedUrlRedacted(), have)
 	}
 	return nil
 }

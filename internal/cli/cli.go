@@ -44,7 +44,7 @@ type cli struct {
 	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
-	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`
+	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's servers, streams, limits and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 )
 
@@ -101,4 +102,13 @@ func TestCompletion_Scripts_InTheirShells(t *testing.T) {
 			require.Regexp(t, `^rerun\b`, string(out))
 		})
 	}
+}
+
+// commandPath is a command as typed, without the program's name.
+func commandPath(n *kong.Node) string {
+	name := n.Name
+	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
+		name = p.Name + " " + name
+	}
+	return name
 }

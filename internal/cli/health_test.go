@@ -104,9 +104,7 @@ func TestHealth_NoQuorum_NotReadyThenReady(t *testing.T) {
 		code, body = ask(t, url+"/readyz")
 		return code == http.StatusServiceUnavailable
 	}, 2*time.Minute, 100*time.Millisecond)
-	require.Contains(t, body, "not ready\nlog of shard 0: stream WAYMARK_EVENTS_default_0 takes no writes")
-	require.Contains(t, body, "the last one was acknowledged at")
-	require.Contains(t, body, "\nnext: check that more than half of the stream's replicas run")
+	require.Regexp(t, `^not ready\n(servers: server n\d is down|writes: the log of shard 0 acknowledges no write: .*; the last one was acknowledged at)`, body)
 	code, body := ask(t, url+"/healthz")
 	require.Equal(t, http.StatusOK, code, "a restart would mend nothing: %s", body)
 

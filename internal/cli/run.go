@@ -3,10 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -195,65 +193,6 @@ func emptyFlag(parsed *kong.Context) error {
 	return nil
 }
 
-// unexpected finds the word that is not a command.
-var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
-
-// synonyms maps commands of other tools to the equivalent ones here.
-var synonyms = map[string][]string{
-	"status":  {"runs get RUN", "fleet", "doctor"},
-	"run":     {"runs ls", "start"},
-	"show":    {"runs show RUN", "runs get RUN"},
-	"ps":      {"runs ls"},
-	"logs":    {"events"},
-	"list":    {"runs ls"},
-	"tail":    {"events"},
-	"watch":   {"events RUN"},
-	"resume":  {"recover RUN --executor NAME"},
-	"rm":      {"erase RUN"},
-	"delete":  {"erase RUN"},
-	"answer":  {"input RUN"},
-	"version": {"--version"},
-}
-
-// otherCommand suggests commands for an unknown first word: a longer command that ends with it, or the equivalent of
-// another tool's command.
-func otherCommand(parse *kong.ParseError) *failure.Error {
-	found := unexpected.FindStringSubmatch(parse.Error())
-	if found == nil || parse.Context.Selected() != nil {
-		return nil
-	}
-	meant := slices.Clone(synonyms[found[1]])
-	var look func(*kong.Node)
-	look = func(n *kong.Node) {
-		for _, child := range n.Children {
-			if child.Hidden {
-				continue
-			}
-			if child.Name == found[1] || slices.Contains(child.Aliases, found[1]) {
-				meant = append(meant, commandPath(child))
-			}
-			look(child)
-		}
-	}
-	look(parse.Context.Model.Node)
-	if len(meant) == 0 {
-		return nil
-	}
-	return &failure.Error{
-		Code: failure.Usage, What: fmt.Sprintf("there is no command %q", found[1]), Err: parse,
-		Hint: "did you mean: waymark " + strings.Join(meant, ", waymark "),
-	}
-}
-
-// commandPath is a command as typed, without the program's name.
-func commandPath(n *kong.Node) string {
-	name := n.Name
-	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
-		name = p.Name + " " + name
-	}
-	return name
-}
-
 // usageError rewords kong's errors, with the matching help.
 func usageError(err error) error {
 	if errors.As(err, new(*schema.NameError)) {
@@ -265,9 +204,6 @@ func usageError(err error) error {
 	var command strings.Builder
 	var parse *kong.ParseError
 	if errors.As(err, &parse) && parse.Context != nil {
-		if f := otherCommand(parse); f != nil {
-			return f
-		}
 		for _, p := range parse.Context.Path {
 			if p.Command != nil {
 				command.WriteString(p.Command.Name + " ")

@@ -39,7 +39,7 @@ func TestServe_SettingsLostWhileServing_CureIsNamedAndWorks(t *testing.T) {
 		code, body = ask(t, url+"/readyz")
 		return code == http.StatusServiceUnavailable
 	}, time.Minute, 100*time.Millisecond)
-	require.Contains(t, body, "\nsettings of fleet default are missing: ")
+	require.Contains(t, body, "\nsettings: settings of fleet default are missing: ")
 	require.Contains(t, body, "\nnext: restart the daemon with --shards 2 ")
 	run := func(args ...string) (int, string) {
 		var stdout, stderr bytes.Buffer

@@ -121,18 +121,10 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 	}
 }
 
-func TestCommand_OfAnotherTool_IsNamed(t *testing.T) {
+func TestCommand_Mistyped_IsNamed(t *testing.T) {
 	t.Parallel()
-	for word, meant := range map[string]string{
-		"get": "waymark runs get", "ls": "waymark runs ls", "list": "waymark runs ls", "version": "waymark --version", "status": "waymark runs get RUN", "history": "waymark runs history",
-		"answer": "waymark handoff answer", "keys": "waymark fleet keys", "logs": "waymark events",
-	} {
-		code, _, stderr := typedOffline(t, word, "fix-login")
-		require.Equal(t, int(failure.Usage), code, word)
-		require.Contains(t, stderr, "hint: did you mean: ", word)
-		require.Contains(t, stderr, meant, word)
-	}
-	_, _, stderr := typedOffline(t, "runz")
+	code, _, stderr := typedOffline(t, "runz")
+	require.Equal(t, int(failure.Usage), code)
 	require.Contains(t, stderr, `did you mean "runs"?`)
 }
 

@@ -173,7 +173,7 @@ func TestServe_Webhook_PostsTheWholeInbox(t *testing.T) {
 	clear(posted)
 	mu.Unlock()
 	require.Eventually(t, func() bool {
-		return strings.Contains(ask("doctor"), "no post of daemon")
+		return strings.Contains(ask("doctor"), "no post of the answering daemon fails")
 	}, time.Minute, 50*time.Millisecond)
 	mu.Lock()
 	require.ElementsMatch(t, []string{"gapped incomplete"}, slices.Collect(maps.Values(posted)))

@@ -80,7 +80,7 @@ var fuzzed = map[string]string{
 	"internal/cli/fleet.monitored":              "- the NATS server's own answer, read into plain fields",
 	"publisher.Reader.leaderSettings":           "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"internal/cli/base.Client.Ask":              "- the daemon's answer, read into plain fields that are shown",
-	"internal/cli/base.Client.servedFleets":     "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
+	"internal/cli/base.Client.Daemons":          "- the answer of a daemon, read into plain fields; names are checked before they are shown",
 	"internal/look/inspector.readable":          "internal/look/inspector.FuzzShown",
 	"internal/look/inbox.Problems":              "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.handoff":                   "- the daemon's answer, read into plain fields that are shown",

@@ -1,7 +1,9 @@
 package base
 
 import (
+	"cmp"
 	"context"
+	stdjson "encoding/json" // the types of NATS micro use it
 	"errors"
 	"fmt"
 	"os"
@@ -191,7 +193,11 @@ func (c *Client) StartHint(ctx context.Context) string {
 		}
 	}
 	start := "start its daemon there: " + c.Prompt.Command(c.serveWords())
-	served := c.servedFleets(ctx)
+	var served []string
+	for _, d := range c.Daemons(ctx, nextWithin) {
+		served = append(served, d.Fleet)
+	}
+	served = slices.Compact(served)
 	if len(served) == 0 && c.Target.Origin == natsconn.OriginLocal {
 		// The server belongs to a daemon, and answers before the daemon does.
 		return "the daemon of that server is starting: try again in a few seconds"
@@ -220,47 +226,53 @@ func (c *Client) startHintOf(role access.Role) string {
 }
 
 const (
-	// servedWithin bounds the wait for the first daemon of any fleet, and for each that answers after it.
-	servedWithin = 250 * time.Millisecond
-	// servedMost bounds the fleets that are listed.
-	servedMost = 8
+	// nextWithin bounds the wait for the next daemon after one that answered.
+	nextWithin = 250 * time.Millisecond
+	// daemonsMost bounds the daemons that are listed.
+	daemonsMost = 256
 )
 
-// servedFleets asks the daemons of all fleets on the server for the names of their fleets. A connection with a role
-// reaches only its own fleet. No answer is not an error.
-func (c *Client) servedFleets(ctx context.Context) []string {
-	if c.NATS.Opts.InboxPrefix != "" {
-		return nil
-	}
-	told := c.NATS.ErrorHandler() // it would report a refusal of this request instead of the known cause
-	c.NATS.SetErrorHandler(nil)
+// Daemon is one of those that a connection reaches.
+type Daemon struct {
+	Fleet   string    `json:"fleet"`
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Since   time.Time `json:"since"`
+}
+
+// Daemons asks the daemons of all fleets that the connection reaches, and waits that long for the first one. No answer
+// is not an error: there is none, or the credentials may not ask.
+func (c *Client) Daemons(ctx context.Context, first time.Duration) (list []Daemon) {
+	told, watch := c.NATS.ErrorHandler(), access.NewWatch() // the handler before ends the command
+	c.NATS.SetErrorHandler(watch.Handler(nil))
 	defer c.NATS.SetErrorHandler(told)
-	inbox := c.NATS.NewInbox()
+	subject, inbox := micro.APIPrefix+"."+micro.StatsVerb.String()+"."+service.Name, c.NATS.NewInbox()
+	ctx, stop := watch.Context(ctx, subject)
+	defer stop()
 	sub, err := c.NATS.SubscribeSync(inbox)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	if c.NATS.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+service.Name, inbox, nil) != nil {
+	if c.NATS.PublishRequest(subject, inbox, nil) != nil {
 		return nil
 	}
-	var list []string
-	for len(list) < servedMost {
-		waiting, cancel := context.WithTimeout(ctx, servedWithin)
+	for wait := first; len(list) < daemonsMost; {
+		waiting, cancel := context.WithTimeout(ctx, wait)
 		m, err := sub.NextMsgWithContext(waiting)
 		cancel()
 		if err != nil {
 			break
 		}
-		var ping micro.Ping
-		if json.Unmarshal(m.Data, &ping) != nil || !schema.ValidName(ping.Metadata["fleet"]) {
-			continue
-		}
-		if fleet := ping.Metadata["fleet"]; !slices.Contains(list, fleet) {
-			list = append(list, fleet)
+		var s micro.Stats
+		if stdjson.Unmarshal(m.Data, &s) == nil && schema.ValidName(s.Metadata["fleet"]) && schema.ValidName(s.Metadata["replica"]) {
+			wait = nextWithin
+			list = append(list, Daemon{s.Metadata["fleet"], s.Metadata["replica"], s.Version, s.Started})
 		}
 	}
-	slices.Sort(list)
+	slices.SortFunc(list, func(a, b Daemon) int {
+		return cmp.Or(strings.Compare(a.Fleet, b.Fleet), strings.Compare(a.Name, b.Name))
+	})
 	return list
 }
 

@@ -61,13 +61,17 @@ func (v VersionInfo) Write(w io.Writer) error {
 	return output.Fields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
 }
 
-// ServiceVersion is the version in the form of NATS micro: semantic, without the v.
+// ServiceVersion is the version in the form of NATS micro: semantic, without the v. That of no release has its commit.
 func ServiceVersion() string {
-	version := strings.TrimPrefix(Versions().Waymark, "v")
-	if !semantic.MatchString(version) {
-		return "0.0.0-" + version
+	v := Versions()
+	version := strings.TrimPrefix(v.Waymark, "v")
+	switch {
+	case semantic.MatchString(version):
+		return version
+	case v.Revision != "":
+		return "0.0.0-" + version + "+" + v.Revision[:min(len(v.Revision), 12)]
 	}
-	return version
+	return "0.0.0-" + version
 }
 
 // semantic is the form that NATS micro accepts.

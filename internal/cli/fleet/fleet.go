@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,9 +25,16 @@ type Cmd struct {
 
 type showCmd struct{}
 
+// fleetState is the JSON output of fleet.
+type fleetState struct {
+	*schema.FleetReply
+	// Daemons are empty if the credentials may not ask all of them.
+	Daemons []base.Daemon `json:"daemons"`
+}
+
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `Waiting events are durable and in each recovery, but not in a checkpoint yet. Recoveries are those of the answering daemon.`
+	return `Waiting events are durable and in each recovery, but not in a checkpoint yet. Executors' keys may not list the daemons.`
 }
 
 // Run shows the fleet's state. A shard that could not be read is an error, returned after the known part was shown.
@@ -34,11 +43,12 @@ func (c showCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	if err := cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		return err
 	}
+	state := fleetState{&reply, slices.DeleteFunc(cl.Daemons(ctx, cl.Wait), func(d base.Daemon) bool { return d.Fleet != cl.Fleet })}
 	if a.JSON {
-		if err := output.Document(a.Stdout, &reply); err != nil {
+		if err := output.Document(a.Stdout, &state); err != nil {
 			return err
 		}
-	} else if err := printFleet(a, &reply); err != nil {
+	} else if err := state.print(a); err != nil {
 		return err
 	}
 	for i := range reply.Shards {
@@ -49,55 +59,67 @@ func (c showCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	return nil
 }
 
-func printFleet(a *base.App, reply *schema.FleetReply) error {
-	recovery := "none since it started"
-	if r := &reply.Recovery; r.Count > 0 {
-		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), output.Ago(r.LastAt, a.Now()), r.Count)
-	}
+func (s *fleetState) print(a *base.App) error {
 	senders := "claimed by senders"
-	if reply.Proven {
+	if s.Proven {
 		senders = "proven by the nats server"
 	}
-	runs := fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined)
-	if n := reply.Runs.Overdue; n > 0 {
+	runs := fmt.Sprintf("%d live, %d claimable, %d quarantined", s.Runs.Live, s.Runs.Claimable, s.Runs.Quarantined)
+	if n := s.Runs.Overdue; n > 0 {
 		runs += fmt.Sprintf(", %d overdue", n)
 	}
 	if err := output.Fields(a.Stdout,
-		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
-		"silence", (time.Duration(reply.SilenceMS) * time.Millisecond).String(),
+		"fleet", s.Fleet, "answered by", s.Replica, "senders", senders,
+		"silence", (time.Duration(s.SilenceMS) * time.Millisecond).String(),
 		"runs", runs,
-		"last recovery by it", recovery,
 	); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.Stdout); err != nil {
-		return err
+	folds, rows := make(map[string][]int), make([][]string, len(s.Shards))
+	for i := range s.Shards {
+		folds[s.Shards[i].Worker] = append(folds[s.Shards[i].Worker], s.Shards[i].Shard)
+		rows[i] = shardRow(&s.Shards[i])
 	}
-	rows := make([][]string, len(reply.Shards))
-	for i := range reply.Shards {
-		rows[i] = shardRow(&reply.Shards[i])
+	daemons := make([][]string, len(s.Daemons))
+	for i, d := range s.Daemons {
+		daemons[i] = []string{d.Name, d.Version, "nothing", output.Ago(schema.FormatTime(d.Since), a.Now())}
+		if shards := folds[d.Name]; len(shards) > 0 {
+			daemons[i][2] = base.Names("shard", shards)
+		}
 	}
-	return output.Table(a.Stdout, []output.Column{
-		{Title: "shard", Right: true},
-		{Title: "worker", Shrinks: true},
-		{Title: "waiting", Right: true},
-		{Title: "oldest", Right: true},
-		{Title: "log", Shrinks: true},
-		{Title: "segments", Right: true, Drop: 4},
-		{Title: "stored/payload", Right: true, Drop: 3},
-		{Title: "bytes/event", Right: true, Drop: 2},
-		{Title: "events/put", Right: true, Drop: 1},
-		{Title: "position", Right: true, Drop: 5},
-	}, rows)
+	for _, t := range []struct {
+		columns []output.Column
+		rows    [][]string
+	}{
+		{[]output.Column{{Title: "daemon"}, {Title: "version", Shrinks: true}, {Title: "folds"}, {Title: "started"}}, daemons},
+		{[]output.Column{
+			{Title: "shard", Right: true},
+			{Title: "worker", Shrinks: true},
+			{Title: "waiting", Right: true},
+			{Title: "oldest", Right: true},
+			{Title: "log", Shrinks: true},
+			{Title: "segments", Right: true, Drop: 3},
+			{Title: "checkpoints", Right: true, Drop: 2},
+			{Title: "position", Right: true, Drop: 1},
+		}, rows},
+	} {
+		if len(t.rows) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintln(a.Stdout); err != nil {
+			return err
+		}
+		if err := output.Table(a.Stdout, t.columns, t.rows); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func shardRow(s *schema.ShardState) []string {
+	shard := strconv.Itoa(s.Shard)
 	if s.Error != "" {
-		return []string{strconv.Itoa(s.Shard), "unknown", "", "", "", "", "", "", "", ""}
-	}
-	worker := s.Worker
-	if worker == "" {
-		worker = "none"
+		return []string{shard, "unknown", "", "", "", "", "", ""}
 	}
 	oldest := ""
 	if s.Waiting > 0 {
@@ -107,27 +129,7 @@ func shardRow(s *schema.ShardState) []string {
 	if s.QuotaBytes > 0 {
 		log += fmt.Sprintf(" of %s (%d%%)", output.Bytes(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
 	}
-	amplification, perEvent, perPut := "", "", ""
-	if t := &s.Totals; t.Events > 0 {
-		stored := t.LogBytes + t.SegmentBytes + t.CheckpointBytes
-		amplification = fmt.Sprintf("%.2f", ratio(stored, t.PayloadBytes))
-		perEvent = output.Bytes(int64(ratio(stored, t.Events)))
-		perPut = fmt.Sprintf("%.1f", ratio(t.Events, t.Checkpoints))
-	}
 	return []string{
-		strconv.Itoa(s.Shard), worker, strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), amplification, perEvent, perPut, output.Number(s.Position),
+		shard, cmp.Or(s.Worker, "none"), strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), output.Bytes(s.CheckpointBytes), output.Number(s.Position),
 	}
-}
-
-// ratio is 0 without anything to compare with.
-func ratio(a, b int64) float64 {
-	if b == 0 {
-		return 0
-	}
-	return float64(a) / float64(b)
-}
-
-// milliseconds is a duration for people.
-func milliseconds(ms float64) string {
-	return time.Duration(ms * float64(time.Millisecond)).Round(10 * time.Microsecond).String()
 }

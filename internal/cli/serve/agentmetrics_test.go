@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -30,7 +31,7 @@ func aServingDaemon(t *testing.T, flags ...string) (*daemon, func(path string) s
 	d.run(work, group, zerolog.Nop())
 	h, err := listenHealth(t.Context(), "127.0.0.1:0", zerolog.Nop())
 	require.NoError(t, err)
-	h.shown.Store(newShown(registry, d, time.Now))
+	h.shown.Store(&shown{d, time.Now, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})})
 	group.Go(h.run)
 	t.Cleanup(func() {
 		require.NoError(t, h.shutdown(context.Background()))

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -22,27 +21,15 @@ func TestHealth_RestartWouldRepair_NotAlive(t *testing.T) {
 	stats.Beat.Store(now.Add(-workerSilence - time.Minute).UnixNano())
 	list := d.liveness(t.Context(), now)
 	require.Len(t, list, 1)
-	require.Equal(t, "fold worker of shard 0", list[0].part)
+	require.Equal(t, "fold worker of shard 0", list[0].Check)
 	require.Contains(t, troubles("not alive", list), "not alive\nfold worker of shard 0: has worked on the same batch since ")
-	require.Contains(t, list[0].next, "restart the daemon")
+	require.Contains(t, list[0].Do, "restart the daemon")
 	stats.Beat.Store(0)
-
-	// A lock that is held for ever is noticed, and only one check waits for it.
-	release := make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.True(t, d.locks.held(ctx, func() { <-release }))
-	list = d.liveness(ctx, now)
-	require.Equal(t, "locks", list[len(list)-1].part)
-	require.True(t, d.locks.held(t.Context(), func() { t.Error("a second look waits") }))
-	close(release)
-	require.Eventually(t, func() bool { return !d.locks.busy.Load() }, time.Minute, time.Millisecond)
-	require.Empty(t, d.liveness(t.Context(), now))
 
 	require.NoError(t, d.server.Close())
 	list = d.liveness(t.Context(), now)
 	require.Len(t, list, 1)
-	require.Equal(t, "nats server", list[0].part)
+	require.Equal(t, "nats server", list[0].Check)
 	list = d.readiness(t.Context(), now, proofFresh)
 	require.GreaterOrEqual(t, len(list), 1)
 }

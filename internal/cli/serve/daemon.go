@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +50,11 @@ type daemon struct {
 	// proof returns the sender of a request; nil if the NATS server proves no senders.
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
-	locks locks
+	js    jetstream.JetStream
+	// looked is what was wrong with the streams at lookedAt.
+	look     sync.Mutex
+	looked   []base.Finding
+	lookedAt time.Time
 	// served is the file that says that the daemon has served the fleet in this account of this server; empty
 	// without a state directory.
 	served string
@@ -66,8 +71,8 @@ func (d *daemon) refused(e *access.Refusal) {
 	}
 }
 
-// start opens everything in order; each thing opened is added to open.
-func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (_ *daemon, err error) {
+// start opens everything in order; each thing opened is added to open. It tells waits what it waits for.
+func (c Cmd) start(ctx context.Context, a *base.App, waits func(*base.Finding), registry prometheus.Registerer, open *closers, log zerolog.Logger) (_ *daemon, err error) {
 	d := new(daemon)
 	defer func() { err = d.ranOut(err) }()
 	d.refuse.Store(&a.Refuse)
@@ -90,15 +95,14 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(serviceConn)
-	if err != nil {
+	if d.js, err = jetstream.New(serviceConn); err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
 	fold, err := jetstream.New(foldConn)
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	settings, err := c.provision(ctx, a, d, js, log)
+	settings, err := c.provision(ctx, a, d, waits, log)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +115,14 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err := d.proveSenders(ctx, serviceConn, a.Fleet, log); err != nil {
 		return nil, err
 	}
-	if err := c.checkSigner(ctx, a, js, log); err != nil {
+	if err := c.checkSigner(ctx, a, d.js, log); err != nil {
 		return nil, err
 	}
 	config, err := c.config(a, d, registry, log)
 	if err != nil {
 		return nil, err
 	}
-	if config.Service, config.Settings = js, &settings; !c.NoFold {
+	if config.Service, config.Settings = d.js, &settings; !c.NoFold {
 		config.Fold = fold
 	}
 	if d.waymark, err = consumer.New(ctx, config, a.Now, log); err != nil {
@@ -289,23 +293,36 @@ const provisionTry = 10 * time.Second
 
 // provision creates the missing streams and buckets of the fleet. It retries while the servers do not answer: daemons and servers may start at
 // the same time, in any order.
-func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, waits func(*base.Finding), log zerolog.Logger) (schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
+	defer waits(nil)
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
+	since, told := a.Now(), ""
 	for {
 		try, cancel := context.WithTimeout(ctx, provisionTry)
-		settings, err := c.provisionOnce(try, a, d, js)
+		settings, err := c.provisionOnce(try, a, d, d.js)
 		cancel()
 		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
 			return settings, err
 		}
-		log.Warn().Err(err).Msg("could not look up the fleet; retrying")
+		why := base.Find("", base.Failed, failure.Explain(ctx, err).Hint, "%s", err)
+		try, cancel = context.WithTimeout(ctx, proofPatience)
+		if found := base.Unusable(try, d.conns[0], d.target.Address()); len(found) > 0 {
+			why = found[0]
+		}
+		cancel()
+		if told != why.Detail {
+			told = why.Detail
+			log.Warn().Str("detail", why.Detail).Str("hint", why.Do).Msg("waiting for nats")
+		}
+		f := base.Find("start", base.Failed, why.Do, "waiting for NATS at %s since %s: %s", d.target.Address(), since.UTC().Format(time.RFC3339), why.Detail)
+		waits(&f)
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return settings, err
+			return settings, &failure.Error{Code: failure.Unavailable, What: why.Detail, Hint: why.Do, Err: err}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
@@ -47,7 +48,7 @@ func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	case <-d.server.OutOfSpace():
 	}
 	f := d.fullDisk()
-	log.Error().Str("detail", d.server.Full()).Str("hint", f.next).Msg("the disk is full: no message is stored before there is free space")
+	log.Error().Str("detail", d.server.Full()).Str("hint", f.Do).Msg("the disk is full: no message is stored before there is free space")
 	if !awaitRoom(ctx, d.server.StateDir()) {
 		return nil
 	}
@@ -68,13 +69,12 @@ func (d *daemon) ranOut(err error) error {
 	return &natsd.DiskFullError{Dir: dir, Free: free, Total: total, Err: err}
 }
 
-// fullDisk is the error of a full disk of the daemon's own server.
-func (d *daemon) fullDisk() trouble {
-	dir := d.server.StateDir()
-	what := fmt.Sprintf("the disk of %s was full, and its nats server stores no message: %s", dir, d.server.Full())
+// fullDisk is the finding of a full disk of the daemon's own server.
+func (d *daemon) fullDisk() base.Finding {
+	dir, room, do := d.server.StateDir(), "", "free space on that disk, then restart the daemon. Acknowledged data is kept"
 	if free, total, err := natsd.DiskRoom(dir); err == nil {
-		what += fmt.Sprintf("; %s of %s are free now", output.Bytes(free), output.Bytes(total))
-		return trouble{"disk", what, fmt.Sprintf("free at least %s on that disk: the daemon then continues by itself. Acknowledged data is kept", output.Bytes(failure.LeastRoom(total)))}
+		room = fmt.Sprintf("; %s of %s are free now", output.Bytes(free), output.Bytes(total))
+		do = fmt.Sprintf("free at least %s on that disk: the daemon then continues by itself. Acknowledged data is kept", output.Bytes(failure.LeastRoom(total)))
 	}
-	return trouble{"disk", what, "free space on that disk, then restart the daemon. Acknowledged data is kept"}
+	return base.Find("disk", base.Failed, do, "the disk of %s was full, and its nats server stores no message: %s%s", dir, d.server.Full(), room)
 }

@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
@@ -28,23 +27,17 @@ type healthServer struct {
 	server   *http.Server
 	// ready: the daemon takes work. It is set once, and cleared when the daemon stops.
 	ready atomic.Bool
+	// waits is what a daemon that starts waits for; nil for nothing.
+	waits atomic.Pointer[base.Finding]
 	// shown is the running daemon; nil while there is none.
 	shown atomic.Pointer[shown]
 }
 
-// shown has the checks of a running daemon.
+// shown is a running daemon, with its metrics.
 type shown struct {
-	// live returns the troubles of the daemon itself, and work those of its connections and shards.
-	live, work func(context.Context) []trouble
-	metrics    http.Handler
-}
-
-func newShown(registry *prometheus.Registry, d *daemon, now func() time.Time) *shown {
-	return &shown{
-		live:    func(ctx context.Context) []trouble { return d.liveness(ctx, now()) },
-		work:    func(ctx context.Context) []trouble { return d.readiness(ctx, now(), proofFresh) },
-		metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
-	}
+	*daemon
+	now     func() time.Time
+	metrics http.Handler
 }
 
 // listenHealth opens the address; "off" means none, and a nil server.
@@ -115,41 +108,46 @@ func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
 }
 
 // dead returns what a restart would repair. A start or a stop has its own limits, and a restart makes no room on a disk.
-func (h *healthServer) dead(ctx context.Context) []trouble {
+func (h *healthServer) dead(ctx context.Context) []base.Finding {
 	if h == nil {
 		return nil
 	}
 	if s := h.shown.Load(); s != nil {
-		return s.live(ctx)
+		return s.liveness(ctx, s.now())
 	}
 	return nil
 }
 
-// tell answers with the troubles, if there are any.
-func tell(w http.ResponseWriter, first string, list []trouble) {
-	if len(list) > 0 {
-		answer(w, http.StatusServiceUnavailable, troubles(first, list))
-		return
+// tell answers with what is wrong, if there is anything. Warnings are no failure.
+func tell(w http.ResponseWriter, first string, list []base.Finding) {
+	status := http.StatusServiceUnavailable
+	if !base.AnyFailed(list) {
+		status, first = http.StatusOK, "ok"
 	}
-	answer(w, http.StatusOK, "ok")
+	answer(w, status, troubles(first, list))
 }
 
-// starting is the reason why a daemon that starts or stops takes no work.
-var starting = trouble{"daemon", "is starting or stopping", "wait; the daemon's log shows its progress"}
+// starting is why a daemon that starts or stops takes no work.
+func (h *healthServer) starting() []base.Finding {
+	if f := h.waits.Load(); f != nil {
+		return []base.Finding{*f}
+	}
+	return []base.Finding{base.Find("daemon", base.Failed, "wait; the daemon's log shows its progress", "is starting or stopping")}
+}
 
 func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {
 	s := h.shown.Load()
 	if s == nil || !h.ready.Load() {
-		tell(w, "not ready", []trouble{starting})
+		tell(w, "not ready", h.starting())
 		return
 	}
-	tell(w, "not ready", s.work(r.Context()))
+	tell(w, "not ready", s.readiness(r.Context(), s.now(), proofFresh))
 }
 
 func (h *healthServer) metrics(w http.ResponseWriter, r *http.Request) {
 	s := h.shown.Load()
 	if s == nil {
-		tell(w, "no metrics", []trouble{starting})
+		tell(w, "no metrics", h.starting())
 		return
 	}
 	s.metrics.ServeHTTP(w, r)

@@ -28,8 +28,8 @@ func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "waymark_build_info",
-		Help:        "1, with the version of this binary.",
-		ConstLabels: prometheus.Labels{"version": base.Versions().Waymark, "nats_server": base.Versions().NATSServer, "go": base.Versions().Go},
+		Help:        "1, with the version of this binary and the commit that it was built from.",
+		ConstLabels: prometheus.Labels{"version": base.Versions().Waymark, "revision": base.Versions().Revision, "nats_server": base.Versions().NATSServer, "go": base.Versions().Go},
 	})
 	info.Set(1)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
@@ -227,8 +227,9 @@ func registerReady(registry prometheus.Registerer, d *daemon, now func() time.Ti
 		defer cancel()
 		parts := map[string]float64{"all": 1}
 		for _, t := range d.readiness(ctx, now(), proofScraped) {
-			part, _, _ := strings.Cut(t.part, " of ") // without the number of a shard, and the name of the fleet
-			parts["all"], parts[part] = 0, 0
+			if part, _, _ := strings.Cut(t.Check, " of "); t.Result == base.Failed { // without the number of a shard
+				parts["all"], parts[part] = 0, 0
+			}
 		}
 		return parts
 	}})

@@ -47,7 +47,7 @@ func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	registry := newRegistry()
 	var open closers
 	t.Cleanup(func() { require.NoError(t, open.close(t.Context())) })
-	d, err := grammar.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
+	d, err := grammar.Serve.start(t.Context(), a, func(*base.Finding) {}, registry, &open, zerolog.Nop())
 	require.NoError(t, err)
 	return d, registry
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -198,7 +199,11 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 		}
 	}()
 	registry := newRegistry()
-	d, err := c.start(ctx, a, registry, &open, log)
+	waits := func(*base.Finding) {}
+	if health != nil {
+		waits = health.waits.Store
+	}
+	d, err := c.start(ctx, a, waits, registry, &open, log)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		log.Info().Err(err).Msg("start was interrupted")
@@ -207,7 +212,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 		return err
 	}
 	if health != nil {
-		health.shown.Store(newShown(registry, d, a.Now))
+		health.shown.Store(&shown{d, a.Now, promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})})
 		defer health.shown.Store(nil)
 	}
 	return d.ranOut(c.run(ctx, a, d, health, log))

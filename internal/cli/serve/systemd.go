@@ -31,7 +31,7 @@ func watchdog(ctx context.Context, health *healthServer, log zerolog.Logger) {
 		if list := health.dead(ctx); len(list) == 0 {
 			notify(systemd.SdNotifyWatchdog, log)
 		} else {
-			log.Error().Str("part", list[0].part).Str("detail", list[0].what).Msg("daemon is not alive: systemd will restart it")
+			log.Error().Str("part", list[0].Check).Str("detail", list[0].Detail).Msg("daemon is not alive: systemd will restart it")
 		}
 		select {
 		case <-ctx.Done():

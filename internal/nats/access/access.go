@@ -145,10 +145,10 @@ func grants(fleet string, shards int) []grant {
 	api(service, "STREAM.INFO.OBJ_"+blobs, Observer, Executor, Operator)
 	api(service, "DIRECT.GET.OBJ_"+blobs+".$O."+blobs+".M.*", Observer, Executor, Operator)
 	api(streaming, "DIRECT.GET.OBJ_"+blobs, Observer, Executor, Operator)
-	// "nats micro ls" of an operator.
+	// "nats micro ls" and "waymark fleet".
 	for _, verb := range []string{"PING", "INFO", "STATS"} {
-		add(streaming, "$SRV."+verb, Operator)
-		add(streaming, "$SRV."+verb+".waymark", Operator)
+		add(streaming, "$SRV."+verb, Observer, Operator)
+		add(streaming, "$SRV."+verb+".waymark", Observer, Operator)
 	}
 	return list
 }
@@ -229,7 +229,7 @@ func daemonRights(fleet string, shards int) Rights {
 			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to processes with its key
 			schema.SettingsSubject(fleet), schema.NoticeSubject(fleet, "*"),
 			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", serverAPI + "STREAM.LIST", // its account's own
-			infoSubject,
+			infoSubject, "$SRV.STATS.waymark",
 		},
 		Subscribe: []string{
 			InboxPrefix(Daemon) + ".>", "$SRV.>",

@@ -61,6 +61,8 @@ func (e *Refusal) roles() (names []string) {
 	case !e.Publish && word != "notices":
 	case strings.Contains(e.Subject, ".STREAM.SNAPSHOT."), strings.Contains(e.Subject, ".STREAM.RESTORE."), strings.HasPrefix(e.Subject, "$KV."), word == "refused":
 		roles = []Role{Daemon}
+	case strings.HasSuffix(e.Subject, ".API.INFO"), strings.Contains(e.Subject, ".API.STREAM."):
+		roles = []Role{Observer, Operator}
 	case word == "events", word == "notices":
 		roles = []Role{Executor, Operator}
 	case slices.Contains(slices.Concat(readingVerbs, workingVerbs, decidingVerbs), word):
