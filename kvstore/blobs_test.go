@@ -124,7 +124,7 @@ func (b *bench) mark(tb testing.TB, run string) {
 func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
 	tb.Helper()
 	b.mark(tb, run)
-	require.NoError(tb, b.shard.Remove(tb.Context(), schema.NoKeys, run, nil, b.found(tb, run)))
+	require.NoError(tb, b.shard.Remove(tb.Context(), schema.NoKeys, &schema.Removal{Run: run}, b.found(tb, run)))
 	left, err := b.shard.Left(tb.Context(), schema.NoKeys, run, nil, b.found(tb, run), true)
 	require.NoError(tb, err)
 	return left
@@ -179,7 +179,7 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 	}
 	for len(b.found(t, "gone")) > 0 {
 		all := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, all[:1]))
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, &schema.Removal{Run: "gone"}, all[:1]))
 		left, err := b.shard.Left(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone"), true)
 		require.NoError(t, err)
 		if left.None() {
@@ -187,8 +187,8 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 		}
 		// The next process begins with the blobs that it finds, in any order.
 		rest := b.found(t, "gone")
-		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, rest[len(rest)-1:]))
-		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, rest[len(rest)/2:]))
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, &schema.Removal{Run: "gone"}, rest[len(rest)-1:]))
+		require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, &schema.Removal{Run: "gone"}, rest[len(rest)/2:]))
 	}
 	require.Empty(t, b.idsOf(t, "gone"))
 
@@ -197,7 +197,7 @@ func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 	left, err := b.shard.Left(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone"), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, left.Blobs, "what came back is named")
-	require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, "gone", nil, b.found(t, "gone")))
+	require.NoError(t, b.shard.Remove(t.Context(), schema.NoKeys, &schema.Removal{Run: "gone"}, b.found(t, "gone")))
 	require.Empty(t, b.idsOf(t, "gone"))
 	require.Len(t, b.idsOf(t, "kept"), 6)
 	for i := range 3 {

@@ -21,6 +21,13 @@ import (
 // startCluster starts three servers in this process and returns a connection to them.
 func startCluster(tb testing.TB) *nats.Conn {
 	tb.Helper()
+	nc, _ := startServers(tb)
+	return nc
+}
+
+// startServers is [startCluster] that returns the servers, too: the connection is one to the first.
+func startServers(tb testing.TB) (*nats.Conn, []*server.Server) {
+	tb.Helper()
 	const size = 3
 	routes := make([]string, size)
 	ports := natstest.FreePorts(tb, size)
@@ -31,7 +38,7 @@ func startCluster(tb testing.TB) *nats.Conn {
 	for i := range servers {
 		s, err := server.NewServer(&server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
-			JetStream: true, StoreDir: tb.TempDir(),
+			JetStream: true, StoreDir: tb.TempDir(), SyncInterval: 2 * time.Second,
 			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
 			Routes:  server.RoutesFromStr(fmt.Sprintf("%s,%s,%s", routes[0], routes[1], routes[2])),
 		})
@@ -52,7 +59,7 @@ func startCluster(tb testing.TB) *nats.Conn {
 		}
 		return false
 	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
-	return nc
+	return nc, servers
 }
 
 func TestCluster_OfThree_Works(t *testing.T) {

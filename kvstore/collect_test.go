@@ -105,7 +105,7 @@ func TestRemove_FullBlobStore_MakesRoom(t *testing.T) {
 	cfg.MaxBytes = int64(s.CachedInfo().State.Bytes)
 	_, err = b.js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
-	err = b.shard.Remove(t.Context(), nil, "run-1", nil, blobs["run-1"])
+	err = b.shard.Remove(t.Context(), nil, &schema.Removal{Run: "run-1"}, blobs["run-1"])
 	require.ErrorContains(t, err, "remove events of run run-1", "all before is done")
 	require.Empty(t, b.ids(t))
 	require.ErrorIs(t, b.load(t, "run-1", strings.Repeat("x", 1<<20)), jetstream.ErrObjectNotFound)

@@ -92,7 +92,7 @@ func TestProvision_Streams_FlagsExplicit(t *testing.T) {
 	c = config(t, js, checkpointStream)
 	require.EqualValues(t, 5, c.MaxMsgsPerSubject)
 	require.Equal(t, jetstream.AsyncPersistMode, c.PersistMode)
-	require.True(t, c.AllowRollup && c.DenyDelete && c.AllowDirect)
+	require.True(t, c.AllowRollup && !c.DenyDelete && c.AllowDirect)
 
 	c = config(t, js, segmentStream)
 	require.EqualValues(t, 1, c.MaxMsgsPerSubject)

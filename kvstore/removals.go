@@ -25,8 +25,10 @@ type Removals struct {
 type Removal struct {
 	// Stream is the position of run.erased, or of a later event that the fold refused.
 	Stream schema.StreamSequence `json:"stream"`
-	// RemovedAt is when the daemon found nothing of the run any more; empty before that.
-	RemovedAt string `json:"removed_at,omitzero"`
+	// GoneBy is when the servers have synced and compacted; empty before the daemon found nothing of the run any more.
+	GoneBy string `json:"gone_by,omitzero"`
+	// Waits is why the bytes of the run are not all overwritten yet, although nothing else is left.
+	Waits string `json:"waits,omitzero"`
 }
 
 // Get returns the entry of a run from the leader, and its revision. It returns [ErrNotFound] for a run that is not
@@ -85,19 +87,20 @@ func (r *Removals) Runs(ctx context.Context) ([]string, error) {
 	return r.bucket.runs(ctx, schema.RemovalKeyPrefix)
 }
 
-// Removed reports whether the daemon has removed everything of a run whose run.erased is in the log.
-func (s *Shard) Removed(ctx context.Context, run string) (bool, error) {
+// Removed reports whether the daemon has removed everything of a run whose run.erased is in the log, and its entry in
+// the list.
+func (s *Shard) Removed(ctx context.Context, run string) (done bool, entry Removal, err error) {
 	c, _, err := s.Checkpoints.GetFresh(ctx, run)
 	if err != nil || c.Status != schema.StatusErased {
 		if errors.Is(err, ErrNotFound) {
 			err = nil // not folded
 		}
-		return false, err
+		return false, entry, err
 	}
 	// The entry is put before that checkpoint.
-	entry, _, err := s.Removals.Get(ctx, run)
+	entry, _, err = s.Removals.Get(ctx, run)
 	if errors.Is(err, ErrNotFound) {
-		return true, nil
+		return true, entry, nil
 	}
-	return err == nil && entry.RemovedAt != "", err
+	return err == nil && entry.GoneBy != "", entry, err
 }

@@ -18,7 +18,7 @@ func TestRemovals_ListedSinceTheLook_StaysListed(t *testing.T) {
 	entry, rev, err := r.Get(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Equal(t, kvstore.Removal{Stream: 7}, entry)
-	entry.RemovedAt = "2026-01-01T00:00:00Z"
+	entry.GoneBy = "2026-01-01T00:00:00Z"
 	require.NoError(t, r.Put(t.Context(), "run-1", entry, rev))
 	_, rev, err = r.Get(t.Context(), "run-1")
 	require.NoError(t, err)

@@ -143,8 +143,10 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 }
 
 // Remove removes everything of a run except run.erased in the log and the checkpoint that records the removal.
-// Both must exist before the call. It may be repeated, and continues after an interruption.
-func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, run string, keys []string, blobs []Blob) error {
+// Both must exist before the call. It may be repeated, and continues after an interruption. If the removal says so,
+// the stored bytes are overwritten.
+func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, removal *schema.Removal, blobs []Blob) error {
+	run, keys := removal.Run, removal.Keys
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
 	}
@@ -152,6 +154,13 @@ func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, run string, ke
 		what string
 		do   func(context.Context) error
 	}{
+		{"bytes", func(ctx context.Context) error {
+			last, standing, err := s.LastRemoval(ctx, signers, run)
+			if err == nil && standing != nil && removal.Overwrite {
+				err = s.overwrite(ctx, run, keys, blobs, last.Stream)
+			}
+			return err
+		}},
 		{"index entries", func(ctx context.Context) error { return s.removeIndex(ctx, run, keys) }},
 		{"dead letters", func(ctx context.Context) error {
 			letters := schema.DeadLetterStream(s.Names.Fleet)

@@ -91,7 +91,6 @@ func kvBase(bucket, description string, replicas int, history int64) jetstream.S
 	c := base(bucketPrefix+bucket, description, replicas, "$KV."+bucket+".>")
 	c.MaxMsgsPerSubject = history
 	c.AllowRollup = true
-	c.DenyDelete = true
 	return c
 }
 
@@ -108,7 +107,6 @@ func eventStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig
 	c := base(n.EventStream(), "Waymark: events of runs, the truth", s.Replicas, n.EventSubjects())
 	c.MaxBytes = s.QuotaBytes
 	c.MaxMsgSize = MaxEventMessage
-	c.DenyDelete = true // sealed events are purged by subject; single events are never deleted
 	c.AllowAtomicPublish = true
 	return c
 }

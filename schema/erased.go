@@ -28,6 +28,8 @@ type Removal struct {
 	At      string `json:"at"`
 	// Force: the removal was requested although something of the run is pending.
 	Force bool `json:"force,omitzero"`
+	// Overwrite: the bytes of the run are overwritten, not only marked as deleted.
+	Overwrite bool `json:"overwrite,omitzero"`
 	// Status, Events and Digest are those of the run before its removal. Position is its last message in the log: the
 	// event counts only directly after it.
 	Status   Status   `json:"status,omitzero"`
@@ -320,6 +322,11 @@ type EraseReply struct {
 	Removal Removal `json:"removal"`
 	// Done: nothing of the run is left. If false, ask again.
 	Done bool `json:"done"`
+	// Waits is why bytes of the run are not overwritten yet although nothing else is left, such as a server that is
+	// away. The daemon tries again.
+	Waits string `json:"waits,omitzero"`
+	// GoneBy is when the servers have compacted their files after that; empty before it is done, and later.
+	GoneBy string `json:"gone_by,omitzero"`
 	// Already: the run was removed before this request.
 	Already bool `json:"already,omitzero"`
 	// Left is what a check found.

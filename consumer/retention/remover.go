@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	removesAtOnce = 4
 	// removeRetry is the pause before a removal is tried again that failed, or whose event is not folded yet.
 	removeRetry = time.Second
+	// turnRetry is the pause before streams are turned again that are full, or lack a replica.
+	turnRetry = 10 * time.Second
 	// removePatience bounds the removal of one run; the next try continues a very long one.
 	removePatience = time.Minute
 	// removeTick is the longest pause between two looks at the queue.
@@ -145,20 +148,63 @@ func (r *Remover) removeAll(ctx context.Context, runs map[string]struct{}) {
 		r.putOff(ctx, err, runs)
 		return
 	}
+	var mu sync.Mutex
+	var bare []*removed
 	var group errgroup.Group
 	group.SetLimit(removesAtOnce)
 	for run := range runs {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, removePatience)
 			defer cancel()
-			if err := r.remove(ctx, run, blobs[run]); err != nil {
+			done, err := r.remove(ctx, run, blobs[run])
+			if err != nil {
 				r.putOff(ctx, err, map[string]struct{}{run: {}})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if done != nil && done.rev != 0 {
+				bare = append(bare, done)
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // each failure is scheduled again
+	r.settleAll(ctx, bare)
 }
+
+// removed is a run of which nothing is left, with its entry in the list.
+type removed struct {
+	*schema.Removal
+	entry kvstore.Removal
+	rev   schema.Revision
+}
+
+// settleAll settles runs. One turn of the streams is enough for all whose bytes are to be overwritten.
+func (r *Remover) settleAll(ctx context.Context, runs []*removed) {
+	var turned error
+	if slices.ContainsFunc(runs, (*removed).turns) {
+		patient, cancel := context.WithTimeout(ctx, removePatience)
+		if turned = r.deps.Shard.Turn(patient, r.cfg.Holder, r.deps.Now()); turned != nil && ctx.Err() == nil {
+			r.deps.Log.Warn().Err(turned).Msg("bytes of removed runs are not overwritten yet, trying again")
+		}
+		cancel()
+	}
+	for _, run := range runs {
+		var err error
+		if turned == nil || !run.turns() {
+			err = r.settle(ctx, run)
+		} else if r.later(run.Run, turnRetry); run.entry.Waits != turned.Error() { // for the receipt
+			run.entry.Waits = turned.Error()
+			err = r.deps.Shard.Removals.Put(ctx, run.Run, run.entry, run.rev)
+		}
+		if err != nil {
+			r.putOff(ctx, err, map[string]struct{}{run.Run: {}})
+		}
+	}
+}
+
+// turns reports whether superseded data of the run may be in the streams' last blocks.
+func (r *removed) turns() bool { return r.Overwrite && r.entry.GoneBy == "" }
 
 func (r *Remover) putOff(ctx context.Context, err error, runs map[string]struct{}) {
 	for run := range runs {
@@ -169,47 +215,47 @@ func (r *Remover) putOff(ctx context.Context, err error, runs map[string]struct{
 	}
 }
 
-// remove continues the removal of one run as far as possible.
-func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) error {
+// remove continues the removal of one run as far as possible. It returns the run if nothing is left of it.
+func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) (*removed, error) {
 	// Read before the check: data of the run that is stored later must cause another check.
 	entry, rev, err := r.deps.Shard.Removals.Get(ctx, run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
+		return nil, err
 	}
 	folded := r.deps.Folded() // read before the checkpoint
 	c, _, err := r.deps.Shard.Checkpoints.GetFresh(ctx, run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
+		return nil, err
 	}
 	erased := err == nil && c.Status == schema.StatusErased
 	if !erased && rev != 0 && folded < entry.Stream {
 		r.later(run, removeRetry) // the fold is about to come to run.erased, again
-		return nil
+		return nil, nil
 	}
 	keys, err := r.deps.Keys.Keys(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	last, inLog, err := r.deps.Shard.LastRemoval(ctx, keys, run)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case erased && (c.Erased == nil || inLog == nil):
-		return r.restore(ctx, keys, run, c.Erased, &last, rev)
+		return nil, r.restore(ctx, keys, run, c.Erased, &last, rev)
 	case erased:
 	case inLog == nil:
-		return r.deps.Shard.Removals.Done(ctx, run, rev) // the log went back to before the removal
+		return nil, r.deps.Shard.Removals.Done(ctx, run, rev) // the log went back to before the removal
 	case folded < last.Stream:
 		r.later(run, removeRetry)
-		return nil
+		return nil, nil
 	default:
 		// A crash of the server undid the checkpoint: with another event the fold comes to the run again.
-		return r.again(ctx, inLog, &last)
+		return nil, r.again(ctx, inLog, &last)
 	}
 	if err := r.takeOut(ctx, keys, c.Erased, blobs); err != nil {
-		return err
+		return nil, err
 	}
-	return r.settle(ctx, c.Erased, entry, rev)
+	return &removed{c.Erased, entry, rev}, nil
 }
 
 // errNoEvent says that a checkpoint shows a removal, and the log has no run.erased for it.
@@ -257,7 +303,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 
 // takeOut deletes the stored data, and ensures that nothing is left.
 func (r *Remover) takeOut(ctx context.Context, keys *schema.Keys, removal *schema.Removal, blobs []kvstore.Blob) error {
-	if err := r.deps.Shard.Remove(ctx, keys, removal.Run, removal.Keys, blobs); err != nil {
+	if err := r.deps.Shard.Remove(ctx, keys, removal, blobs); err != nil {
 		return err
 	}
 	for i := range blobs {
@@ -274,22 +320,19 @@ func (r *Remover) takeOut(ctx context.Context, keys *schema.Keys, removal *schem
 }
 
 // settle notes that nothing is left, and ends the removal once a crash of the server could not bring anything back.
-func (r *Remover) settle(ctx context.Context, removal *schema.Removal, entry kvstore.Removal, rev schema.Revision) error {
-	if rev == 0 {
-		return nil
-	}
-	if entry.RemovedAt == "" {
-		entry.RemovedAt = schema.FormatTime(r.deps.Now())
-		if err := r.deps.Shard.Removals.Put(ctx, removal.Run, entry, rev); err != nil {
+func (r *Remover) settle(ctx context.Context, run *removed) error {
+	if run.entry.GoneBy == "" {
+		run.entry.GoneBy, run.entry.Waits = schema.FormatTime(r.deps.Now().Add(r.cfg.SafeAfter)), ""
+		if err := r.deps.Shard.Removals.Put(ctx, run.Run, run.entry, run.rev); err != nil {
 			return err
 		}
-		r.later(removal.Run, r.cfg.SafeAfter)
-		r.deps.Log.Info().Str(logkey.Run, removal.Run).Str("by", removal.By).Str("removal", removal.ID).Msg("run is removed")
+		r.later(run.Run, r.cfg.SafeAfter)
+		r.deps.Log.Info().Str(logkey.Run, run.Run).Str("by", run.By).Str("removal", run.ID).Msg("run is removed")
 		return nil
 	}
-	if age := r.deps.Now().Sub(schema.ParseTime(entry.RemovedAt)); age < r.cfg.SafeAfter {
-		r.later(removal.Run, r.cfg.SafeAfter-age)
+	if left := schema.ParseTime(run.entry.GoneBy).Sub(r.deps.Now()); left > 0 {
+		r.later(run.Run, left)
 		return nil
 	}
-	return r.deps.Shard.Removals.Done(ctx, removal.Run, rev)
+	return r.deps.Shard.Removals.Done(ctx, run.Run, run.rev)
 }

@@ -39,12 +39,12 @@ func (s *Service) erase(ctx context.Context, t *task, req *schema.EraseRequest) 
 	if err != nil {
 		return nil, err
 	}
-	removed, already, err := s.remove(ctx, t.run, removal{sender: who, id: req.ID, reason: req.Reason, force: req.Force})
+	removed, already, err := s.remove(ctx, t.run, removal{sender: who, id: req.ID, reason: req.Reason, force: req.Force, overwrite: true})
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
-	return &schema.EraseReply{Removal: *removed, Done: done, Already: already}, err
+	done, entry, err := s.routing.of(t.run).Store.Removed(ctx, t.run)
+	return &schema.EraseReply{Removal: *removed, Done: done, Waits: entry.Waits, GoneBy: entry.GoneBy, Already: already}, err
 }
 
 // removal names the sender of a removal, and the reason.
@@ -54,6 +54,8 @@ type removal struct {
 	id, reason string
 	// force removes a run that is live or pinned, or has something pending.
 	force bool
+	// overwrite the bytes.
+	overwrite bool
 	// at, if not zero, is the position at which the removal was planned: the run must not have continued since.
 	at schema.Position
 }
@@ -75,7 +77,7 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.
 		}
 		h := &r.Head
 		order := &schema.Removal{
-			Fleet: s.cfg.Fleet, Run: run, ID: id, By: why.by, Claimed: why.claimed, Reason: why.reason, At: schema.FormatTime(s.now()), Force: why.force,
+			Fleet: s.cfg.Fleet, Run: run, ID: id, By: why.by, Claimed: why.claimed, Reason: why.reason, At: schema.FormatTime(s.now()), Force: why.force, Overwrite: why.overwrite,
 			Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
 			Segments: r.Segments.Count, Bytes: r.Segments.Bytes + r.TailBytes(), Keys: append(schema.ChildKeys(h), schema.EndedKeys(h)...),
 		}
@@ -195,7 +197,7 @@ func (s *Service) checkErased(ctx context.Context, t *task) (*schema.EraseReply,
 	if removed == nil {
 		removed = &schema.Removal{Run: t.run}
 	}
-	done, err := src.Store.Removed(ctx, t.run)
+	done, entry, err := src.Store.Removed(ctx, t.run)
 	if err != nil {
 		return nil, err
 	}
@@ -211,5 +213,5 @@ func (s *Service) checkErased(ctx context.Context, t *task) (*schema.EraseReply,
 	if err != nil {
 		return nil, err
 	}
-	return &schema.EraseReply{Removal: *removed, Done: done, Left: &left}, nil
+	return &schema.EraseReply{Removal: *removed, Done: done, Waits: entry.Waits, GoneBy: entry.GoneBy, Left: &left}, nil
 }

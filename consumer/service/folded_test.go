@@ -87,7 +87,7 @@ func (w *serviceWorld) askWithHole(x *writer, verb string, req any) (*answer, er
 // takeover based on the log would be refused by the fold, and with it all events of its executor.
 func TestTakeover_LogLostFoldedEvents_UsesFold(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	want := x.Model()
 	req := takeover("executor-2", "req-1")
@@ -104,7 +104,7 @@ func TestTakeover_LogLostFoldedEvents_UsesFold(t *testing.T) {
 // The same holds for decisions about a run: here it has ended, which the log alone does not show.
 func TestDecide_LogLostFoldedEvents_UsesFold(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	_, err := w.askWithHole(x, schema.VerbCancel, schema.CancelRequest{By: "operator-1"})
@@ -116,7 +116,7 @@ func TestDecide_LogLostFoldedEvents_UsesFold(t *testing.T) {
 // Without a fold worker there is nothing to wait for.
 func TestTakeover_LogWithGap_NeedsNoWorker(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	w.deleteMsg(x.Acked[len(x.Acked)-4].Stream)
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
@@ -136,7 +136,7 @@ func TestWorker_LogLostRunEnd_Follows(t *testing.T) {
 	}{{"folded and not stored", false}, {"stored", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.aRun("run-1", 3, 10)
 			release := w.held(x)
 			if c.stored {
@@ -162,7 +162,7 @@ func TestWorker_LogLostRunEnd_Follows(t *testing.T) {
 // worker or verify.
 func TestRead_LostControlEvent_NamedGap(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	cancelled := w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream
 	x.Last = uint64(cancelled)

@@ -172,7 +172,7 @@ func TestFork_OpenQuestionOfBase_AnsweredInFork(t *testing.T) {
 
 func TestFork_BaseRemoved_Reported(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	w.forkAt(x, "fork", 9)
 	w.deleteMsg(x.Acked[4].Stream)

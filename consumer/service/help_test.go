@@ -72,20 +72,6 @@ func newServiceWorldOn(tb testing.TB, server *natstest.Server, changes ...setup)
 	return w
 }
 
-// newDamagedWorld is a world whose event stream allows deleting messages, like damage: the real one forbids it.
-func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
-	tb.Helper()
-	w := newServiceWorld(tb, changes...)
-	stream, err := w.JS.Stream(tb.Context(), w.Names.EventStream())
-	require.NoError(tb, err)
-	cfg := stream.CachedInfo().Config
-	require.NoError(tb, w.JS.DeleteStream(tb.Context(), cfg.Name))
-	cfg.DenyDelete = false
-	_, err = w.JS.CreateStream(tb.Context(), cfg)
-	require.NoError(tb, err)
-	return w
-}
-
 // serve starts a replica of the service, and returns it and a function that stops it and waits for its end.
 func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) (*service.Service, func()) {
 	w.TB.Helper()

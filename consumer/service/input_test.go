@@ -235,7 +235,7 @@ func TestAnswer_Racing_OneAccepted(t *testing.T) {
 
 func TestAnswer_SchemaSealed_Found(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.wait("w1", yesOrNo)
 	sealed := len(x.Acked)
@@ -250,7 +250,7 @@ func TestAnswer_SchemaSealed_Found(t *testing.T) {
 
 func TestAnswer_RepeatedAfterSeal_Found(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	req := answerTo("w1", `{"ok":true}`)
@@ -277,7 +277,7 @@ func (x *writer) adopt(at schema.StreamSequence) {
 
 func TestAnswer_SchemaLost_Reported(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	at := x.wait("w1", yesOrNo)
 	x.TurnOf(10)

@@ -93,7 +93,7 @@ func TestJoined_LargerThanAMessage_ComesInParts(t *testing.T) {
 	for _, how := range []string{"in the log", "sealed", "a fork", "recover"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.writer("run-1")
 			x.Start()
 			for range 60 {
@@ -168,7 +168,7 @@ func TestJoined_WrongRequests_AreRefused(t *testing.T) {
 
 func TestJoined_EventsAreMissing_SaysSo(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.writer("run-1")
 	x.Start()
 	for range 3 {

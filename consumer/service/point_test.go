@@ -54,7 +54,7 @@ func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
 // its start, then each turn has four; a mark follows the fifth turn.
 func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWorld, *writer) {
 	t.Helper()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	w.aRun("other", 2, 10)
 	x := w.aRun("run-1", 5, 300)
 	x.Publish(&schema.CheckpointMarkedData{Name: "before: deploy"}, 0)

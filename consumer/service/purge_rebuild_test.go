@@ -25,7 +25,7 @@ func TestWorker_PurgedEventsReturn_FoldedOnce(t *testing.T) {
 		for _, bucketLost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, checkpoints lost: %t", name, bucketLost), func(t *testing.T) {
 				t.Parallel()
-				w := newDamagedWorld(t)
+				w := newServiceWorld(t)
 				cfg := foldtest.Hasty()
 				cfg.PurgeAfter = time.Hour
 				_, stop := w.Fold(cfg)

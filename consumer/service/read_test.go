@@ -125,7 +125,7 @@ func TestRead_EveryView_ShowsAllAcknowledged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			w.aRun("other", 2, 10)
 			x := w.aRun("run-1", 10, 300)
 			require.Len(t, x.Acked, 41)
@@ -175,7 +175,7 @@ func TestRead_Gaps_NamedNotFoldedOver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.aRun("run-1", 3, 10)
 			c.prepare(w, x)
 			w.deleteMsg(x.Acked[9].Stream)
@@ -199,7 +199,7 @@ func TestRead_Gaps_NamedNotFoldedOver(t *testing.T) {
 
 func TestRead_EventsLostBeforeCheckpoint_Named(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
 	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	w.deleteMsg(x.Acked[7].Stream)
@@ -213,7 +213,7 @@ func TestRead_EventsLostBeforeCheckpoint_Named(t *testing.T) {
 
 func TestRead_MissingSegment_NamedAndRestSent(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, true))
 	stream, err := w.JS.Stream(t.Context(), "KV_"+w.Names.SegmentBucket())
@@ -229,7 +229,7 @@ func TestRead_MissingSegment_NamedAndRestSent(t *testing.T) {
 
 func TestRead_CorruptSegment_EndsAsDamaged(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, true))
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
@@ -249,7 +249,7 @@ func TestRead_CorruptSegment_EndsAsDamaged(t *testing.T) {
 
 func TestRead_LogWentBack_ReadsFromBeginning(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
 	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	for _, r := range x.Acked[15:] {
@@ -270,7 +270,7 @@ func TestRead_LogWentBack_ReadsFromBeginning(t *testing.T) {
 // loss must be reported after that, too: both at once, and when the run has continued.
 func TestRead_LossAfterRefold_StillReported(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
 	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	for _, r := range x.Acked[15:] {
@@ -326,7 +326,7 @@ func TestRead_PositionReused_Detected(t *testing.T) {
 
 func TestRead_LogPurgedByHand_GivesSealed(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	w.sealByHand(x, 24, 8, false)
 	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
@@ -341,7 +341,7 @@ func TestRead_LogPurgedByHand_GivesSealed(t *testing.T) {
 // existed.
 func TestRead_OnlyCheckpointLeft_DamagedNotUnknown(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	c := &schema.Checkpoint{Head: x.Model()}
 	_, err := w.Shard.Checkpoints.Put(t.Context(), c, 0)

@@ -64,7 +64,7 @@ func TestTakeover_Views_EndAtTakeover(t *testing.T) {
 	for _, view := range []string{schema.ViewEvents, schema.ViewState} {
 		t.Run(view, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.aRun("run-1", 10, 100)
 			w.checkpointAt(x, 30, w.sealByHand(x, 24, 8, true))
 			req := takeover("executor-2", "req-1")

@@ -239,7 +239,7 @@ func TestRemover_DataAppearsAtTheEnd_ChecksAgain(t *testing.T) {
 	w.erase("run-1", false)
 	w.awaitUnlisted()
 	stop()
-	require.NoError(t, w.Shard.Removals.Put(t.Context(), "run-1", kvstore.Removal{Stream: 1, RemovedAt: schema.FormatTime(time.Now().Add(-time.Hour))}, 0))
+	require.NoError(t, w.Shard.Removals.Put(t.Context(), "run-1", kvstore.Removal{Stream: 1, GoneBy: schema.FormatTime(time.Now().Add(-time.Hour))}, 0))
 	done := make(chan struct{})
 	var once sync.Once
 	cfg := foldtest.Hasty()

@@ -27,7 +27,7 @@ func TestSignal_RepeatedAfterManySegments_OneSignal(t *testing.T) {
 	for _, otherEpoch := range []bool{false, true} {
 		t.Run(fmt.Sprintf("other epoch %v", otherEpoch), func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.aRun("run-1", 1, 10)
 			first := w.control(schema.VerbSignal, "run-1", signal("s1", `{"n":1}`))
 			x.adopt(first.Stream)
@@ -45,7 +45,7 @@ func TestSignal_RepeatedAfterManySegments_OneSignal(t *testing.T) {
 
 func TestCancel_RepeatedAfterReopenAndManySegments_StopsNothing(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	req := schema.CancelRequest{By: "alice", RequestID: "c1"}
 	first := w.control(schema.VerbCancel, "run-1", req)
@@ -77,7 +77,7 @@ func TestInput_RepeatedForAnotherQuestion_AnswersNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newDamagedWorld(t)
+			w := newServiceWorld(t)
 			x := w.aRun("run-1", 1, 10)
 			at := fmt.Sprintf("record:%d", w.head("run-1").Records)
 			ask := func(message string) {

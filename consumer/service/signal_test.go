@@ -65,7 +65,7 @@ func TestSignal_SameIDAgain_OneSignal(t *testing.T) {
 // An open signal that is before the log and the latest segments is compared, too.
 func TestSignal_OtherSignalUnderTheIDOfAnOldOpenOne_Refused(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	first := w.control(schema.VerbSignal, "run-1", signal("s1", `{"n":1.5}`))
 	x.adopt(first.Stream)
@@ -86,7 +86,7 @@ func TestSignal_OtherSignalUnderTheIDOfAnOldOpenOne_Refused(t *testing.T) {
 // A lost segment hides the events in it, and no others.
 func TestSignal_AgainWhileAnotherSegmentIsLost_Found(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	first := w.control(schema.VerbSignal, "run-1", signal("s1", "1"))
 	x.adopt(first.Stream)

@@ -28,7 +28,7 @@ type gated struct {
 // newGated makes one. The gate is called before each direct get of the log, with the request and its count.
 func newGated(t *testing.T, cfg service.Config) *gated {
 	t.Helper()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	w.stop()
 	g := &gated{serviceWorld: w}
 	nc := w.Server.Conn(t)
@@ -71,7 +71,7 @@ func (g *gated) arm(gate func(request string, times int)) {
 // Wherever the segments end, wherever the checkpoint is, purged or not: the answer is the same.
 func TestStream_EverySegmentBoundary_SameReply(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	runs := 0
 	step := 1
 	if testing.Short() {
@@ -185,7 +185,7 @@ func (g *gated) wholeEvents(x *writer) {
 
 func TestStream_SegmentMissing_EventsFromLog(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	require.Len(t, x.Acked, 33)
 	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, false))
@@ -213,7 +213,7 @@ func TestStream_SegmentMissing_EventsFromLog(t *testing.T) {
 // A run that is larger than a page is read page by page, whatever is sealed and purged between two pages.
 func TestPages_SealedBetweenPages_TheRunExactlyOnce(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	pages := func(run string, between func()) (got []schema.Record, n int) {
 		for after := ""; ; n++ {
 			a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: schema.ViewEvents, After: after})
@@ -291,7 +291,7 @@ func TestPages_PointAndTakeover_EachPageBelongsToItsRequest(t *testing.T) {
 // the older one does not have.
 func TestPages_OlderCheckpointOnTheSecondPage_IsRefused(t *testing.T) {
 	t.Parallel()
-	w := newDamagedWorld(t)
+	w := newServiceWorld(t)
 	x := w.aRun("run-1", 26, 240<<10)
 	older := w.sealMore(x, schema.SegmentIndex{}, 8, 8)
 	index := w.sealMore(x, older, 80, 8)

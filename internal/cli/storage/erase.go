@@ -27,8 +27,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// erasesAtOnce is the number of concurrent requests.
-const erasesAtOnce = 16
+const (
+	// erasesAtOnce is the number of concurrent requests.
+	erasesAtOnce = 16
+	// overwriteWait is how long the daemon may take to remove and overwrite, and a second more for each run, and
+	// waitsFor how long the command waits once only the overwriting is missing, for a full stream or an absent server.
+	overwriteWait, waitsFor = time.Minute, 5 * time.Second
+)
 
 // EraseCmd is waymark erase.
 type EraseCmd struct {
@@ -48,7 +53,7 @@ type EraseCmd struct {
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
-	return `Removes all data of the runs: events, segments, checkpoints, large payloads, dead letters, index entries. The receipt ` +
+	return `Removes all data of the runs: events, segments, checkpoints, large payloads, dead letters, index entries. Their bytes are overwritten. The receipt ` +
 		`says what may stay where, until when. The event that removes a run, without content, stays. Forks must be removed first.
 
 Examples:
@@ -88,6 +93,11 @@ type receipt struct {
 	Runs []schema.Removal `json:"runs"`
 	// Pending runs were not, with the reason if there is one: erase --again continues.
 	Pending map[string]string `json:"pending,omitzero"`
+	// GoneBy is when the bytes are gone from the files of every server, except those in Stays; empty if they wait, or
+	// are gone.
+	GoneBy string `json:"gone_by,omitzero"`
+	// Waits is why bytes are not overwritten yet, although nothing else is left.
+	Waits string `json:"waits,omitzero"`
 	// Stays is what may be left, where, and until when.
 	Stays []stay `json:"stays,omitzero"`
 }
@@ -104,6 +114,8 @@ type checkedReceipt struct {
 	Run  string `json:"run"`
 	ID   string `json:"id"`
 	Done bool   `json:"done"`
+	// GoneBy is when its bytes are gone from the servers' files; empty if they are.
+	GoneBy string `json:"gone_by,omitzero"`
 	// Left is the data that is still stored.
 	Left schema.ErasedParts `json:"left"`
 }
@@ -127,6 +139,7 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 			r.Pending[r.Runs[i].Run] = ""
 		}
 		c.Force, c.Forks, c.Reason, c.Receipt, r.Runs = true, r.Forks, r.Reason, c.Again, nil
+		r.GoneBy, r.Waits = "", ""
 	case c.Run_ != "":
 		r.Pending[c.Run_] = ""
 	default:
@@ -145,7 +158,7 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Run_ != "" && err != nil {
 		return err
 	}
-	r.Stays = stays(ctx, cl)
+	r.Stays = stays(ctx, cl, r.Runs)
 	werr := c.write(r)
 	switch {
 	case werr != nil:
@@ -254,21 +267,31 @@ func (c EraseCmd) eraseAll(ctx context.Context, a *base.App, cl *base.Client, by
 			return nil
 		})
 	}
-	wait, cancel := context.WithTimeout(ctx, max(cl.Wait, time.Duration(len(r.Runs))*cleanupLook))
+	wait, cancel := context.WithTimeout(ctx, max(cl.Wait, overwriteWait+time.Duration(len(r.Runs))*time.Second))
 	defer cancel()
-	left := make([]string, 0, len(r.Runs))
+	began, left := a.Now(), make([]string, 0, len(r.Runs))
 	for i := range r.Runs {
 		left = append(left, r.Runs[i].Run)
 	}
 	for failed == nil && len(left) > 0 {
 		var next []string
+		stored := false
 		failed = ask(left, func(run string, reply *schema.EraseReply, err error) error {
+			r.GoneBy = max(r.GoneBy, reply.GoneBy)
 			if err == nil && !reply.Done {
-				next = append(next, run)
+				next, r.Waits, stored = append(next, run), reply.Waits, stored || reply.Waits == ""
 			}
 			return err
 		})
-		if left = next; len(left) > 0 && failed == nil && pause.For(wait, cleanupLook) != nil {
+		if left = next; len(left) == 0 || failed != nil {
+			break
+		}
+		late := pause.For(wait, cleanupLook) != nil
+		if !stored && (late || a.Now().Sub(began) > waitsFor) {
+			r.GoneBy = ""
+			break
+		}
+		if r.Waits = ""; late {
 			failed = &failure.Error{
 				Code: failure.Unavailable, Err: wait.Err(),
 				What: fmt.Sprintf("the removal of run %s is not finished", left[0]),
@@ -287,12 +310,15 @@ func (c EraseCmd) eraseAll(ctx context.Context, a *base.App, cl *base.Client, by
 }
 
 // stays is what may be left after an erasure.
-func stays(ctx context.Context, cl *base.Client) []stay {
+func stays(ctx context.Context, cl *base.Client, runs []schema.Removal) []stay {
 	list := []stay{{
-		What:  "bytes marked deleted",
-		Where: "the servers' files",
-		Until: "the server compacts a block of 8 MiB: newer data follows it, and less than half of it is in use",
+		What:  "checkpoints and log events that newer ones or segments had replaced before",
+		Where: "the servers' files, blocks of 8 MiB of which other runs use half or more",
+		Until: "they use less",
 	}}
+	if slices.ContainsFunc(runs, func(r schema.Removal) bool { return !r.Overwrite }) {
+		list = append(list, stay{What: "all of what cleanup had removed before", Where: list[0].Where, Until: list[0].Until})
+	}
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return list
@@ -349,7 +375,7 @@ func (r *receipt) print(a *base.App, already bool) error {
 	fields := []string{
 		output.PastLabel("erased", already && len(r.Runs) > 0), r.text(), "was", string(first.Status), "events", output.Number(sum.Events),
 		"segments", output.Number(sum.Segments), "size", output.Bytes(sum.Bytes), "digest", first.Digest,
-		output.ByLabel(first.By), first.By, "reason", first.Reason, "asked", output.LocalTime(first.At), "receipt", r.ID,
+		output.ByLabel(first.By), first.By, "reason", first.Reason, "asked", output.LocalTime(first.At), "bytes gone by", output.LocalTime(r.GoneBy), "bytes wait", r.Waits, "receipt", r.ID,
 	}
 	for _, run := range slices.Sorted(maps.Keys(r.Pending)) {
 		fields = append(fields, "not erased", cmp.Or(r.Pending[run], "run "+run))
@@ -386,7 +412,7 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	checked, dirty := make([]checkedReceipt, len(r.Runs)), error(nil)
+	checked, dirty, goneBy := make([]checkedReceipt, len(r.Runs)), error(nil), ""
 	for i := range r.Runs {
 		want, one := &r.Runs[i], &checked[i]
 		var reply schema.EraseReply
@@ -397,7 +423,8 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 		if err != nil {
 			return err
 		}
-		one.Run, one.ID, one.Done = want.Run, want.ID, reply.Done
+		one.Run, one.ID, one.Done, one.GoneBy = want.Run, want.ID, reply.Done, reply.GoneBy
+		goneBy = max(goneBy, reply.GoneBy)
 		if reply.Left != nil {
 			one.Left = *reply.Left
 		}
@@ -406,6 +433,8 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 			dirty = failure.New(failure.Damaged, "a restore brought it back; erase it again: "+cl.Prompt.Command("erase --again "+c.Check), "run %s is stored again: %s", want.Run, partsText(&one.Left))
 		case reply.Removal.ID != want.ID:
 			return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+want.Run), "run %s was removed by removal %s, but the receipt names removal %s", want.Run, reply.Removal.ID, want.ID)
+		case dirty == nil && reply.Waits != "":
+			dirty = failure.New(failure.Damaged, "the daemon tries again: check later", "bytes of run %s are left: %s", want.Run, reply.Waits)
 		case dirty == nil && (!reply.Done || !one.Left.None()):
 			dirty = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "data of run %s is left: %s", want.Run, partsText(&one.Left))
 		}
@@ -416,7 +445,7 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		err = output.Document(a.Stdout, checked)
 	} else if dirty == nil {
-		err = output.Fields(a.Stdout, "checked", "no data is left of "+r.text(), "receipt", r.ID)
+		err = output.Fields(a.Stdout, "checked", "no data is left of "+r.text(), "bytes gone by", output.LocalTime(goneBy), "receipt", r.ID)
 	}
 	return errors.Join(err, dirty)
 }

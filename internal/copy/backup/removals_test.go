@@ -34,7 +34,7 @@ func (w *world) takeOut(x *writer) {
 	run := x.run.Run
 	blobs, err := kvstore.BlobsOf(w.tb.Context(), w.js, fleet, map[string]struct{}{run: {}})
 	require.NoError(w.tb, err)
-	require.NoError(w.tb, w.shard(x.names.Shard).Remove(w.tb.Context(), schema.NoKeys, run, nil, blobs[run]))
+	require.NoError(w.tb, w.shard(x.names.Shard).Remove(w.tb.Context(), schema.NoKeys, &schema.Removal{Run: run}, blobs[run]))
 }
 
 // begun is a run with a sealed part and a large payload.

@@ -103,11 +103,6 @@ func (w *world) open() error {
 	if w.settings, _, err = kvstore.NewFleets(w.js).Get(w.ctx, fleetName); err != nil {
 		return err
 	}
-	if w.plan.deletable {
-		if err := w.allowDeletes(); err != nil {
-			return err
-		}
-	}
 	if w.shards, err = w.openShards(w.js, "harness"); err != nil {
 		return err
 	}
@@ -152,25 +147,6 @@ func (w *world) shardOf(run string) int { return schema.ShardOf(run, len(w.names
 
 // subject is where a run's events are published.
 func (w *world) subject(run string) string { return w.names[w.shardOf(run)].EventSubject(run) }
-
-// allowDeletes makes the event streams again as ones that damage can be done to.
-func (w *world) allowDeletes() error {
-	for _, names := range w.names {
-		stream, err := w.js.Stream(w.ctx, names.EventStream())
-		if err != nil {
-			return err
-		}
-		cfg := stream.CachedInfo().Config
-		cfg.DenyDelete = false
-		if err := w.js.DeleteStream(w.ctx, cfg.Name); err != nil {
-			return err
-		}
-		if _, err = w.js.CreateStream(w.ctx, cfg); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // fleetKey is the key of the daemons of fleets with keys, the same in every schedule.
 var fleetKey = func() (key struct {

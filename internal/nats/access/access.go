@@ -246,7 +246,7 @@ func daemonRights(fleet string, shards int) Rights {
 	}
 	own := func(stream string, derived bool, subjects ...string) {
 		r.Publish = append(r.Publish, subjects...)
-		for _, verb := range []string{"CREATE", "INFO", "UPDATE", "PURGE", "MSG.GET"} {
+		for _, verb := range []string{"CREATE", "INFO", "UPDATE", "PURGE", "MSG.GET", "MSG.DELETE"} {
 			r.Publish = append(r.Publish, serverAPI+"STREAM."+verb+"."+stream)
 		}
 		if derived {

@@ -112,6 +112,7 @@ func TestPermissions_Roles_LeastPrivilege(t *testing.T) {
 		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator}},
 		{"$KV." + n.SegmentBucket() + ".r.1", []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.PURGE." + n.EventStream(), []access.Role{access.Daemon}},
+		{"$JS.API.STREAM.MSG.DELETE." + n.EventStream(), []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.DELETE." + n.EventStream(), nil},
 		{"$JS.API.STREAM.SNAPSHOT." + n.EventStream(), []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.RESTORE." + n.EventStream(), []access.Role{access.Daemon}},

@@ -123,6 +123,22 @@ func Purge(ctx context.Context, js jetstream.JetStream, stream string, what Purg
 	return answer.Purged, err
 }
 
+// DeleteRequest names a message to delete. The server overwrites it unless NoErase is set.
+type DeleteRequest struct {
+	Seq     uint64 `json:"seq"`
+	NoErase bool   `json:"no_erase,omitzero"`
+}
+
+// Delete deletes a message of a stream. One that is not there is no error.
+func Delete(ctx context.Context, js jetstream.JetStream, stream string, what DeleteRequest) error {
+	_, err := Request[struct{}](ctx, js, "STREAM.MSG.DELETE."+stream, what)
+	if told, ok := errors.AsType[*jetstream.APIError](err); ok && (told.ErrorCode == CodeSequenceNotFound ||
+		told.ErrorCode == CodeDeleteFailed && told.Description == "no message found") { // before the stream's first one
+		return nil
+	}
+	return err
+}
+
 // Ack is the server's answer to a publish.
 type Ack struct {
 	Stream    string `json:"stream"`

@@ -13,7 +13,9 @@ const (
 	CodeNoPeers                jetstream.ErrorCode = 10005
 	CodeInsufficientResources  jetstream.ErrorCode = 10023
 	CodeMemoryExceeded         jetstream.ErrorCode = 10028
+	CodeSequenceNotFound       jetstream.ErrorCode = 10043
 	CodeStorageExceeded        jetstream.ErrorCode = 10047
+	CodeDeleteFailed           jetstream.ErrorCode = 10057
 	CodeStoreFailed            jetstream.ErrorCode = 10077
 	CodeHeaderTooLarge         jetstream.ErrorCode = 10097
 	CodeStreamBytesRequired    jetstream.ErrorCode = 10113
