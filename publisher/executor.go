@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -276,10 +277,10 @@ func (e *Executor) take(run *Run) bool {
 	return true
 }
 
-// Serve claims and drives runs, and drives those given to Start and Adopt, until ctx ends, the fleet is closed or its key
-// is revoked, which is [ErrNotPermitted]. Then
-// it claims no more runs, and the contexts of all work end with the cause [ErrShutdown]. Work that has not returned
-// within the grace is abandoned: its run is left to others, and its handle ends, so that it can publish nothing more.
+// Serve claims and drives runs, and drives those given to Start and Adopt, until ctx ends, the fleet is closed or its
+// connection is: by [ErrNotPermitted] if the server revoked its key, else by [ErrUnavailable]. Then it claims no more
+// runs, and the contexts of all work end with the cause [ErrShutdown]. Work that has not returned within the grace is
+// abandoned: its run is left to others, and its handle ends, so that it can publish nothing more.
 // Serve returns once all runs are finished: nil, or an error that names the runs whose outcome could not be published.
 // Only abandoned work may still be running then. Serve may be called once. Close the fleet after it.
 func (e *Executor) Serve(ctx context.Context) error {
@@ -296,14 +297,27 @@ func (e *Executor) Serve(ctx context.Context) error {
 		defer close(claimed)
 		e.claimRuns(asking, claiming)
 	}()
+	nc := e.fleet.Conn()
+	closed := nc.StatusChanged(nats.CLOSED)
+	defer nc.RemoveStatusListener(closed)
+	if nc.IsClosed() { // before the listener was there
+		c := make(chan nats.Status)
+		close(c)
+		closed = c
+	}
 	var err error
 	select {
 	case <-ctx.Done():
 	case <-e.fleet.life.Done():
 		err = ErrStopped
-	case <-e.fleet.closed:
-		if err = ErrStopped; !e.fleet.isStopped() {
-			err = fmt.Errorf("%w: the server closed the connection for good: %w", ErrNotPermitted, cmp.Or(e.fleet.Conn().LastError(), nats.ErrConnectionClosed))
+	case <-closed:
+		switch last := nc.LastError(); {
+		case e.fleet.isStopped():
+			err = ErrStopped
+		case natsconn.Unauthorized(last):
+			err = fmt.Errorf("%w: the server closed the connection for good: %w", ErrNotPermitted, last)
+		default:
+			err = fmt.Errorf("%w: %w", ErrUnavailable, cmp.Or(last, nats.ErrConnectionClosed))
 		}
 	}
 	stopAsking()

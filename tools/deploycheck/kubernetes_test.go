@@ -140,6 +140,9 @@ func TestKubernetes_AnotherFleet_HasItsNameEverywhere(t *testing.T) {
 	}
 	require.Len(t, get[networkingv1.NetworkPolicy](t, all, "NetworkPolicy").Spec.Egress, 3, "DNS, NATS, the webhook")
 	require.Len(t, get[networkingv1.NetworkPolicy](t, build(t, tree(t), "/payments"), "NetworkPolicy").Spec.Egress, 2)
+	fs = tree(t)
+	require.NoError(t, fs.WriteFile("/own/kustomization.yaml", []byte("resources: [../embedded]\ncomponents: [../webhook]\n")))
+	require.Len(t, get[networkingv1.NetworkPolicy](t, build(t, fs, "/own"), "NetworkPolicy").Spec.Egress, 2, "DNS, the model's provider")
 	require.NotEmpty(t, get[monitoringv1.PrometheusRule](t, all, "PrometheusRule").Spec.Groups)
 }
 

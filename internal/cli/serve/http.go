@@ -40,10 +40,10 @@ type shown struct {
 	metrics http.Handler
 }
 
-// listenHealth opens the address; "off" means none, and a nil server.
+// listenHealth opens the address; "off" means none.
 func listenHealth(ctx context.Context, address string, log zerolog.Logger) (*healthServer, error) {
 	if address == "off" {
-		return nil, nil
+		return new(healthServer), nil
 	}
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, failure.New(failure.Usage, "write host and port, such as 127.0.0.1:0, or off", "--http %q is not an address", address)
@@ -80,10 +80,18 @@ func listenHealth(ctx context.Context, address string, log zerolog.Logger) (*hea
 }
 
 // url is the address with the port in use.
-func (h *healthServer) url() string { return "http://" + h.listener.Addr().String() }
+func (h *healthServer) url() string {
+	if h.listener == nil {
+		return ""
+	}
+	return "http://" + h.listener.Addr().String()
+}
 
 // Run serves until shutdown.
 func (h *healthServer) run() error {
+	if h.listener == nil {
+		return nil
+	}
 	if err := h.server.Serve(h.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving health and metrics: %w", err)
 	}
@@ -92,6 +100,9 @@ func (h *healthServer) run() error {
 
 // shutdown ends requests under way within ctx.
 func (h *healthServer) shutdown(ctx context.Context) error {
+	if h.listener == nil {
+		return nil
+	}
 	return errors.Join(h.server.Shutdown(ctx), closeListener(h.listener))
 }
 
@@ -104,14 +115,11 @@ func closeListener(l net.Listener) error {
 }
 
 func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
-	tell(w, "not alive", h.dead(r.Context()))
+	tell(w, "not alive", h.restartTroubles(r.Context()))
 }
 
-// dead returns what a restart would repair. A start or a stop has its own limits, and a restart makes no room on a disk.
-func (h *healthServer) dead(ctx context.Context) []base.Finding {
-	if h == nil {
-		return nil
-	}
+// restartTroubles are those that a restart of the daemon repairs. A start or a stop has its own limits, and a restart makes no room on a disk.
+func (h *healthServer) restartTroubles(ctx context.Context) []base.Finding {
 	if s := h.shown.Load(); s != nil {
 		return s.liveness(ctx, s.now())
 	}

@@ -146,15 +146,14 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	ctx, done := context.WithCancel(ctx)
-	if health != nil {
-		group.Go(health.run)
-		group.Go(func() error {
-			<-ctx.Done()
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-			defer cancel()
-			return health.shutdown(limit)
-		})
-	}
+	group.Go(health.run)
+	group.Go(func() error {
+		<-ctx.Done()
+		notify(systemd.SdNotifyStopping, log)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
+		defer cancel()
+		return health.shutdown(limit)
+	})
 	group.Go(func() error {
 		watchdog(ctx, health, log)
 		return nil
@@ -199,11 +198,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 		}
 	}()
 	registry := newRegistry()
-	waits := func(*base.Finding) {}
-	if health != nil {
-		waits = health.waits.Store
-	}
-	d, err := c.start(ctx, a, waits, registry, &open, log)
+	d, err := c.start(ctx, a, health.waits.Store, registry, &open, log)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		log.Info().Err(err).Msg("start was interrupted")
@@ -211,10 +206,8 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 	case err != nil:
 		return err
 	}
-	if health != nil {
-		health.shown.Store(&shown{d, a.Now, promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})})
-		defer health.shown.Store(nil)
-	}
+	health.shown.Store(&shown{d, a.Now, promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})})
+	defer health.shown.Store(nil)
 	return d.ranOut(c.run(ctx, a, d, health, log))
 }
 
@@ -242,20 +235,15 @@ func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServ
 		}
 		d.refuse.Store(nil)
 		line := d.ready(c, a)
-		if health != nil {
-			health.ready.Store(true)
-			line.HTTP = health.url()
-		}
+		health.ready.Store(true)
+		line.HTTP = health.url()
 		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
 		notify(systemd.SdNotifyReady, log)
 		return printReady(a, line)
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		if health != nil {
-			health.ready.Store(false)
-		}
-		notify(systemd.SdNotifyStopping, log)
+		health.ready.Store(false)
 		return nil
 	})
 	return group.Wait()

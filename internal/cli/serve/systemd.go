@@ -15,8 +15,8 @@ func notify(state string, log zerolog.Logger) {
 	}
 }
 
-// watchdog tells systemd that the daemon is alive, twice in WatchdogSec, until ctx ends. A daemon that /healthz calls not
-// alive says nothing, so that systemd restarts it.
+// watchdog tells systemd that the daemon is alive, four times in WatchdogSec, until ctx ends. A daemon that /healthz calls not
+// alive says nothing: if that lasts for WatchdogSec, systemd restarts it.
 func watchdog(ctx context.Context, health *healthServer, log zerolog.Logger) {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -25,13 +25,13 @@ func watchdog(ctx context.Context, health *healthServer, log zerolog.Logger) {
 	if interval <= 0 {
 		return
 	}
-	again := time.NewTicker(interval / 2)
+	again := time.NewTicker(interval / 4)
 	defer again.Stop()
 	for {
-		if list := health.dead(ctx); len(list) == 0 {
+		if list := health.restartTroubles(ctx); len(list) == 0 {
 			notify(systemd.SdNotifyWatchdog, log)
 		} else {
-			log.Error().Str("part", list[0].Check).Str("detail", list[0].Detail).Msg("daemon is not alive: systemd will restart it")
+			log.Error().Str("part", list[0].Check).Str("detail", list[0].Detail).Msg("daemon is not alive: systemd restarts it if that lasts")
 		}
 		select {
 		case <-ctx.Done():
