@@ -22,6 +22,9 @@ func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, agents []st
 	}
 	if heard && now.Sub(steady) >= fleet { // each living executor was heard by now
 		reply.Claiming = make(map[string]int, len(agents))
+		for _, agent := range agents {
+			reply.Claiming[agent] = 0
+		}
 		for _, l := range lives {
 			switch {
 			case !l.alive(now, fleet):

@@ -98,7 +98,7 @@ func TestExecutors_Claiming_CountsTheLivingOnesOfEachAgent(t *testing.T) {
 	require.NoError(t, says("gone", true, "none"))
 	require.NoError(t, says("old", false))
 	claiming, unsaid := asks()
-	require.Equal(t, map[string]int{"coder": 2, "writer": 1}, claiming)
+	require.Equal(t, map[string]int{"coder": 2, "writer": 1, "none": 0}, claiming)
 	require.Equal(t, 1, unsaid)
 	require.NoError(t, says("all", false, schema.AnyAgent))
 	claiming, _ = asks()

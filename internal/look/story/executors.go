@@ -33,16 +33,17 @@ func OrphanedText(e *schema.ExecutorState) string {
 	return "in " + Age(*e.OrphanedInMS)
 }
 
-// ClaimingText says whether an executor lives that claims runs of an agent, and whether surely none does; empty if that
-// is not known. The request of the reply named the agent.
+// ClaimingText says whether an executor lives that claims runs of an agent, and whether surely none does. It is empty if
+// the daemon does not know, or was not asked about the agent.
 func ClaimingText(e *schema.ExecutorsReply, agent string) (text string, none bool) {
-	switch n := e.Claiming[agent]; {
+	switch n, known := e.Claiming[agent]; {
+	case !known:
+		return "", false
 	case n > 0:
 		return output.Plural(n, "executor") + " of " + agent + " alive", false
-	case e.Claiming == nil:
-		return "", false
 	case e.Unsaid > 0:
-		return "no executor of " + agent + " is known to be alive; " + output.Plural(e.Unsaid, "executor") + " did not say which agents it claims", true
+		return "unknown whether an executor of " + agent + " is alive: " + output.Plural(e.Unsaid, "executor") +
+			output.InNumber(e.Unsaid, " does not say which agents it claims", " do not say which agents they claim"), false
 	}
 	return "no executor of " + agent + " is alive", true
 }
