@@ -20,7 +20,7 @@ var questions = []struct{ name, path, says string }{
 	{"5-failed", "/?status=failed", "429, quota of project harbour used up"},
 	{"6-person", "/needs-you", "wants the money back"},
 	{"7-fleet", "/health", "Shards"},
-	{"8-preview", "/act/cancel?status=stuck&agent=coder", "Ask for the end of 14 runs?"},
+	{"8-preview", "/act/cancel?status=stuck&agent=coder", "Cancel 14 runs?"},
 	{"9-run", "/run/coder-3", "no executor of coder is alive"},
 	{"10-command", "/?status=stuck&agent=coder", "waymark runs ls --stuck --agent coder"},
 }

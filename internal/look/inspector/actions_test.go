@@ -107,7 +107,7 @@ func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
 	require.NoError(t, err)
 	d.stage.Say(run, time.Second, "Begin.", "I begin.")
 	page := d.page("/run/busy/act")
-	for _, want := range []string{"Release it to the fleet…", "Ask for its end…", `action="/run/busy/act/signal"`, "waymark resume busy --at POINT"} {
+	for _, want := range []string{"Release it to the fleet…", "Cancel it…", `action="/run/busy/act/signal"`, "waymark resume busy --at POINT"} {
 		require.Contains(t, page, want)
 	}
 	status, body := d.ask(http.MethodPost, "/run/busy/act/signal", url.Values{"csrf": {d.pages.loaded()}, "text": {"hurry <b>up</b>"}, "name": {"note"}}, nil)

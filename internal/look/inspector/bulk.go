@@ -18,8 +18,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// bulkMost bounds the runs of one action.
-const bulkMost = 200
+// maxBulkRuns bounds the runs of one action.
+const maxBulkRuns = 200
 
 // bulkBody is the page of an action on runs: what it would do, or what it did.
 type bulkBody struct {
@@ -29,8 +29,8 @@ type bulkBody struct {
 	// Ready counts the runs that the action changes, More is set if the list has further runs.
 	Ready int
 	More  bool
-	// Alone says of which agents no executor is alive.
-	Alone []string
+	// Unserved says of which agents no executor is alive.
+	Unserved []string
 }
 
 // bulkRow is a run, with what an action would do to it, or did.
@@ -38,7 +38,8 @@ type bulkRow struct {
 	Run, Path, Agent, Status, Class, Text string
 	// Thing is the value of the form; empty if the action does not change the run.
 	Thing string
-	Bad   bool
+	// Force: the command needs --force.
+	Force, Bad bool
 }
 
 // bulkPage shows what an action would do to the runs of its address, or of a filter. It writes nothing.
@@ -56,7 +57,7 @@ func (s *Inspector) bulkPage(ctx context.Context, r *http.Request) (*view, error
 		if f.Status+f.Agent+f.Label == "" {
 			return nil, failure.New(failure.Usage, "go back and check some, or filter the list first", "no run is chosen")
 		}
-		f.request.Limit = bulkMost
+		f.request.Limit = maxBulkRuns
 		list, err := s.runs(ctx, &f)
 		if err != nil {
 			return nil, err
@@ -66,8 +67,8 @@ func (s *Inspector) bulkPage(ctx context.Context, r *http.Request) (*view, error
 			runs = append(runs, list.Runs[i].Run)
 		}
 	}
-	if len(runs) > bulkMost {
-		runs, body.More = runs[:bulkMost], true
+	if len(runs) > maxBulkRuns {
+		runs, body.More = runs[:maxBulkRuns], true
 	}
 	body.Rows = make([]bulkRow, len(runs))
 	group, reading := errgroup.WithContext(ctx)
@@ -87,11 +88,10 @@ func (s *Inspector) bulkPage(ctx context.Context, r *http.Request) (*view, error
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	var agents, changed []string
+	var agents []string
 	for i := range body.Rows {
 		if row := &body.Rows[i]; row.Thing != "" {
 			body.Ready++
-			changed = append(changed, row.Run)
 			if !slices.Contains(agents, row.Agent) {
 				agents = append(agents, row.Agent)
 			}
@@ -100,21 +100,33 @@ func (s *Inspector) bulkPage(ctx context.Context, r *http.Request) (*view, error
 	heard := s.claiming(ctx, slices.Clone(agents)...)
 	for _, agent := range agents {
 		if text, none := story.ClaimingText(heard, agent); none {
-			body.Alone = append(body.Alone, text)
+			body.Unserved = append(body.Unserved, text)
 		}
 	}
 	v := s.view(do+" runs", "fleet", "")
-	switch force := ""; {
-	case len(changed) == 1:
-		if do == "release" && strings.Contains(body.Rows[0].Thing, "force=yes") {
-			force = " --force"
-		}
-		v.Command = s.commandOf(do + " " + changed[0] + force)
-	case len(changed) > 1:
-		v.Command = "for run in " + strings.Join(changed, " ") + "; do " + s.commandOf(do+" $run") + "; done"
-	}
-	v.Body = &body
+	v.Command, v.Body = s.commandFor(do, body.Rows), &body
 	return v, nil
+}
+
+// commandFor is the command of an action on the rows that it changes. Only those that need it are forced.
+func (s *Inspector) commandFor(do string, rows []bulkRow) string {
+	var commands []string
+	for _, force := range []string{"", " --force"} {
+		var runs []string
+		for i := range rows {
+			if rows[i].Thing != "" && rows[i].Force == (force != "") {
+				runs = append(runs, rows[i].Run)
+			}
+		}
+		switch len(runs) {
+		case 0:
+		case 1:
+			commands = append(commands, s.commandOf(do+" "+runs[0]+force))
+		default:
+			commands = append(commands, "for run in "+strings.Join(runs, " ")+"; do "+s.commandOf(do+" $run"+force)+"; done")
+		}
+	}
+	return strings.Join(commands, "; ")
 }
 
 // preview says what an action would do to a run.
@@ -146,7 +158,8 @@ func (s *Inspector) preview(do string, reply *schema.GetReply) bulkRow {
 		row.Text = "may be claimed as if for the first time"
 		if operate.MayTake(s.Prompt, h, false) != nil {
 			thing.Set("force", "yes")
-			row.Text, row.Bad = row.Text+"; executor "+h.Executor+" may be working on it: it is fenced, and loses what it has not recorded", true
+			row.Force, row.Bad = true, true
+			row.Text = row.Text + "; executor " + h.Executor + " may be working on it: it is fenced, and loses what it has not recorded"
 		}
 		begun := 0
 		for i := range h.OpenCalls {
@@ -169,8 +182,8 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 		if r.PostForm.Get("all") == "yes" {
 			chosen = r.PostForm["every"]
 		}
-		if len(chosen) == 0 || len(chosen) > bulkMost {
-			o.err = failure.New(failure.Usage, fmt.Sprintf("go back and choose 1 to %d", bulkMost), "%d are chosen", len(chosen))
+		if len(chosen) == 0 || len(chosen) > maxBulkRuns {
+			o.err = failure.New(failure.Usage, fmt.Sprintf("go back and choose 1 to %d", maxBulkRuns), "%d are chosen", len(chosen))
 			return o
 		}
 		var body bulkBody

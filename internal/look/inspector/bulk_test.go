@@ -44,7 +44,7 @@ func TestBulk_CancelOfAFilter_TellsEachResultAndIsHarmlessAgain(t *testing.T) {
 	require.Contains(t, list, `formaction="/act/cancel"`)
 
 	preview := d.page("/act/cancel?status=stuck&agent=coder")
-	require.Contains(t, plain(preview), "Ask for the end of 14 runs?")
+	require.Contains(t, plain(preview), "Cancel 14 runs?")
 	require.Contains(t, plain(preview), "no executor of coder is alive: its runs wait until one starts.")
 	require.Equal(t, 14, strings.Count(preview, "the next executor that claims it winds it up"))
 	require.Contains(t, plain(preview), "; do waymark cancel $run; done")
@@ -116,7 +116,7 @@ func TestNeedsYou_QuestionsAlike_AreAnsweredTogether(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	d.stage.Night()
-	page := d.eventually("/needs-you", "12 alike of support: waiting. Answer several at once")
+	page := d.eventually("/needs-you", "12 similar questions of agent support: waiting. Answer several at once")
 	require.Equal(t, 13, strings.Count(page, `method="post"`), "one for each, and one for all of them")
 	require.Equal(t, 12, strings.Count(page, "wants the money back"))
 	require.Equal(t, 12, strings.Count(page, `type="checkbox" name="thing"`))
@@ -140,4 +140,24 @@ func TestNeedsYou_QuestionsAlike_AreAnsweredTogether(t *testing.T) {
 	for i := range 12 {
 		require.NotNil(t, d.world.State(fmt.Sprintf("refund-%d", i+1)).Waits[0].Input)
 	}
+}
+
+// The printed commands do what the button does: they fence the executors that the page says it fences, and no other.
+func TestBulk_ReleaseOfBusyRuns_CommandsHaveForce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	for i := range 3 {
+		run, err := box.Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("work-%d", i), Agent: "coder"})
+		require.NoError(t, err)
+		d.stage.Say(run, time.Second, "Begin.", "I begin.")
+		if i == 0 {
+			require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
+		}
+	}
+	require.Contains(t, plain(d.page("/act/release?run=work-0&run=work-1")), "waymark release work-1 --force")
+	require.Contains(t, plain(d.page("/act/release?run=work-1&run=work-2")), "for run in work-1 work-2; do waymark release $run --force; done")
+	require.NotContains(t, d.page("/act/cancel?run=work-1&run=work-2"), "--force")
+	mixed := []bulkRow{{Run: "a", Thing: "x", Force: true}, {Run: "b", Thing: "x"}, {Run: "c", Thing: "x"}, {Run: "d"}}
+	require.Equal(t, "for run in b c; do waymark release $run; done; waymark release a --force", d.pages.commandFor("release", mixed))
 }

@@ -128,7 +128,6 @@ type needsBody struct {
 	Unread     []inbox.Unread
 	Incomplete bool
 	Pending    bool
-	NoContent  bool
 }
 
 // thingsMost bounds the things on the page.
@@ -140,7 +139,7 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 		return nil, err
 	}
 	v := s.view("Needs you", "needs", "inbox")
-	body := needsBody{Pending: !ok, NoContent: s.NoContent}
+	body := needsBody{Pending: !ok}
 	v.Body = &body
 	if !ok {
 		return v, nil

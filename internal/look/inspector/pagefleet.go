@@ -133,9 +133,9 @@ type fleetBody struct {
 	// Stock is nil until it is known; Unknown says why.
 	Stock   *stock
 	Unknown string
-	// Oldest is how far the checkpoints are behind; Dead are the shards that no daemon folds.
+	// Oldest is how far the checkpoints are behind; Unwatched counts the shards that no daemon folds, or none can read.
 	Oldest            string
-	Dead              []int
+	Unwatched         int
 	Strip             []thing
 	Statuses          []schema.Status
 	Rows              []runRow
@@ -178,8 +178,8 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 		oldest := int64(0)
 		for i := range reply.Shards {
 			oldest = max(oldest, reply.Shards[i].WaitingMS)
-			if reply.Shards[i].Worker == "" {
-				body.Dead = append(body.Dead, reply.Shards[i].Shard)
+			if reply.Shards[i].Worker == "" { // so it is, too, if its state could not be read
+				body.Unwatched++
 			}
 		}
 		if oldest > 0 {
@@ -209,18 +209,21 @@ type stock struct {
 	// Live counts the runs that have not ended; stuck are those that stand still, the longest first.
 	Live  int
 	stuck []schema.RunSummary
-	// Agents of these runs, and of those that failed lately; the one with the most stuck runs first.
+	// Agents of these runs, and of those that failed lately; the one with the most stuck runs first. More are left out.
 	Agents []*agentRow
-	Failed int
+	More   int
+	// Failed lately; FailedMore: and further ones, which are not counted.
+	Failed     int
+	FailedMore bool
 }
 
 // Stuck counts the stuck runs.
 func (k *stock) Stuck() int { return len(k.stuck) }
 
-// Alone are the agents whose runs wait for an executor although none is alive: all, or the named one.
-func (k *stock) Alone(agent string) (list []*agentRow) {
+// Unserved are the agents whose runs wait for an executor although none is alive: all, or the named one.
+func (k *stock) Unserved(agent string) (list []*agentRow) {
 	for _, a := range k.Agents {
-		if a.Alone && (agent == "" || a.Agent == agent) {
+		if a.Unserved && (agent == "" || a.Agent == agent) {
 			list = append(list, a)
 		}
 	}
@@ -233,9 +236,9 @@ type agentRow struct {
 	Live, Stuck, Failed int
 	// Counts are the numbers of its runs by status.
 	Counts []statusCount
-	// Claiming says whether an executor of it is alive, and Alone that none is although a run waits for one.
+	// Claiming says whether an executor of it is alive, and Unserved that none is although a run waits for one.
 	Claiming string
-	Alone    bool
+	Unserved bool
 	counts   map[schema.Status]int
 }
 
@@ -248,8 +251,8 @@ type statusCount struct {
 // failedWithin is how long a failed run counts on the first page.
 const failedWithin = 24 * time.Hour
 
-// mostAgents bounds the agents whose executors are asked for.
-const mostAgents = 256
+// agentsMost bounds the listed agents.
+const agentsMost = 100
 
 // takeStock lists the runs that have not ended. It reads the heads of those whose reasons the list does not tell.
 func (s *Inspector) takeStock(ctx context.Context) (*stock, error) {
@@ -307,13 +310,15 @@ func (s *Inspector) takeStock(ctx context.Context) (*stock, error) {
 	if err := s.Fleet.Ask(ctx, schema.VerbList, "", request, &failed); err != nil {
 		return nil, err
 	}
+	k.Failed, k.FailedMore = len(failed.Runs), failed.Next != ""
 	for i := range failed.Runs {
-		k.Failed++
 		of(failed.Runs[i].Agent).Failed++
 	}
 	slices.SortFunc(k.Agents, func(a, b *agentRow) int {
 		return cmp.Or(cmp.Compare(b.Stuck, a.Stuck), cmp.Compare(b.Failed, a.Failed), cmp.Compare(a.Agent, b.Agent))
 	})
+	k.More = max(len(k.Agents)-agentsMost, 0)
+	k.Agents = k.Agents[:len(k.Agents)-k.More]
 	names := make([]string, len(k.Agents))
 	for i, a := range k.Agents {
 		names[i] = a.Agent
@@ -327,7 +332,7 @@ func (s *Inspector) takeStock(ctx context.Context) (*stock, error) {
 		}
 		none := false
 		a.Claiming, none = story.ClaimingText(heard, a.Agent)
-		a.Alone = none && a.counts[schema.StatusOrphaned]+a.counts[schema.StatusInterrupted] > a.counts[quarantinedRuns]
+		a.Unserved = none && a.counts[schema.StatusOrphaned]+a.counts[schema.StatusInterrupted] > a.counts[quarantinedRuns]
 	}
 	return k, nil
 }
@@ -336,8 +341,7 @@ func (s *Inspector) takeStock(ctx context.Context) (*stock, error) {
 func (s *Inspector) claiming(ctx context.Context, agents ...string) *schema.ExecutorsReply {
 	reply := new(schema.ExecutorsReply)
 	agents = slices.DeleteFunc(agents, func(agent string) bool { return agent == "" })
-	request := schema.ExecutorsRequest{Agents: agents[:min(len(agents), mostAgents)]}
-	if err := s.Fleet.Ask(ctx, schema.VerbExecutors, "", request, reply); err != nil {
+	if err := s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Agents: agents}, reply); err != nil {
 		return new(schema.ExecutorsReply) // not known
 	}
 	return reply

@@ -23,9 +23,9 @@ type runBar struct {
 	Heard, HeardClass string
 	// Things that need a person, and the other reasons why the run stands still.
 	Things, Stuck []thing
-	// Error of a failed run. Claiming says whether an executor is alive that could take the run, and Alone that none is.
+	// Error of a failed run. Claiming says whether an executor is alive that could take the run, and Unserved that none is.
 	Error, Claiming string
-	Alone           bool
+	Unserved        bool
 	// Path is the address of the run's first page.
 	Path string
 }
@@ -67,7 +67,7 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 		}
 	}
 	if h.Status.Claimable() {
-		bar.Claiming, bar.Alone = story.ClaimingText(s.claiming(ctx, h.Agent), h.Agent)
+		bar.Claiming, bar.Unserved = story.ClaimingText(s.claiming(ctx, h.Agent), h.Agent)
 	}
 	if len(bar.Things) > 0 && bar.Class == "live" {
 		bar.Class = "wait" // as in the list of runs
