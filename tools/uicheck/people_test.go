@@ -121,3 +121,36 @@ func TestActions_DoubleClick_IsDoneOnce(t *testing.T) {
 	}
 	b.clean()
 }
+
+// A person ticks "all" of 12 questions. One more comes before the click: it was not shown, and is not answered.
+func TestNeedsYou_QuestionComesAfterAllIsTicked_IsNotAnswered(t *testing.T) {
+	s := newScene(t)
+	s.stage.Night()
+	b := s.open()
+	b.show("/needs-you")
+	b.await(`document.querySelectorAll("article.thing").length === 12 && document.querySelector("#pause").hidden === false`)
+	b.click("details.group summary")
+	b.click("details.group input[name=all]")
+	ask := func(n int) {
+		run, err := s.stage.Executor("support-2").Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("refund-%d", n), Agent: "support"})
+		require.NoError(t, err)
+		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{
+			InterruptID: "refund", Reason: schema.WaitHumanInput, Message: "How much?",
+			ResponseSchema: []byte(`{"type":"object","properties":{"percent":{"type":"integer","title":"Percent","minimum":0,"maximum":100}},"required":["percent"]}`),
+		}))
+		b.await(fmt.Sprintf(`document.querySelectorAll("article.thing").length === %d && document.querySelector("details.group summary").innerText.includes("%d similar")`, n, n))
+	}
+	const every = `document.querySelectorAll("details.group input[name=every]").length`
+	ask(13)
+	require.Equal(t, 12, eval[int](b, every))
+	require.True(t, eval[bool](b, `document.querySelector("details.group input[name=all]").checked`))
+	b.click("details.group input[name=all]")
+	ask(14)
+	require.Equal(t, 14, eval[int](b, every), "the next tick is of all that is shown")
+	b.click("details.group input[name=all]")
+	ask(15)
+	eval[bool](b, `(() => { const f = document.querySelector("details.group form"); f.elements["f.0"].value = "50"; f.querySelector("button[value=answer]").click(); return true; })()`)
+	b.await(`document.body.innerText.includes("refund-14: answered, as ann.")`)
+	require.Nil(t, s.stage.State("refund-15").Waits[0].Input)
+	b.clean()
+}

@@ -8,9 +8,9 @@ const idOf = (node) => node.nodeType === 1 && node.getAttribute("id") || "";
 
 const alike = (a, b) => a.nodeName === b.nodeName && !idOf(a) && a.getAttribute("class") === b.getAttribute("class");
 
-// morph makes a like b.
+// morph makes a like b. A form whose box "all" is checked keeps the things that were shown when the person checked it.
 function morph(a, b) {
-  if (a.isEqualNode(b)) return;
+  if (a.isEqualNode(b) || a.nodeName === "FORM" && a.elements.all?.checked) return;
   if (a.nodeType !== 1) {
     if (a.nodeValue !== b.nodeValue) a.nodeValue = b.nodeValue;
     return;
