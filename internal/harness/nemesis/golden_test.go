@@ -86,7 +86,8 @@ func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 			// And again, after a kill.
 			w.kill(t)
 			w.serve(t, goldenFlags...)
-			require.Len(t, w.listed(t, "--all"), verified.Runs)
+			require.Eventually(t, func() bool { return len(w.listed(t, "--all")) == verified.Runs }, time.Minute, 50*time.Millisecond,
+				"the list has what is folded, which may be a moment late")
 		})
 	}
 }
