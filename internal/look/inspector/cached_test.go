@@ -36,3 +36,16 @@ func TestCached_ForgottenWhileItIsRead_IsReadAgain(t *testing.T) {
 	_, ok = c.peek()
 	require.False(t, ok)
 }
+
+// A failed read took long, because a server was away: the next one must not wait ten times as long.
+func TestCached_SlowReadFailed_IsReadAgainSoon(t *testing.T) {
+	t.Parallel()
+	c := cached[string]{err: context.DeadlineExceeded, at: time.Now().Add(-2 * time.Second), took: time.Hour}
+	value, ok, err := c.get(time.Second, time.Minute, func(context.Context) (string, error) { return "back", nil })
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "back", value)
+	c.at, c.took = time.Now().Add(-2*time.Second), time.Hour
+	value, _, _ = c.get(time.Second, time.Minute, func(context.Context) (string, error) { return "read in vain", nil })
+	require.Equal(t, "back", value, "a slow value is read less often")
+}

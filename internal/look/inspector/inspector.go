@@ -248,6 +248,9 @@ func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) 
 func (c *cached[T]) recent(old time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.err != nil {
+		return time.Since(c.at) <= old // a server that was away may be back
+	}
 	return time.Since(c.at) <= max(old, 10*c.took)
 }
 
