@@ -1,8 +1,13 @@
 package kvstore_test
 
 import (
+	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -49,4 +54,39 @@ func TestInspect_Fleet_EveryStream(t *testing.T) {
 	stream, err = js.Stream(t.Context(), names.EventStream())
 	require.NoError(t, err)
 	require.Equal(t, jetstream.DiscardOld, stream.CachedInfo().Config.Discard, "nothing is changed")
+}
+
+func TestInspect_ShardsSilent_OthersAreRead(t *testing.T) {
+	server := natstest.Start(t)
+	nc, direct := server.Conn(t), server.JetStream(t)
+	require.NoError(t, kvstore.Provision(t.Context(), direct, kvstore.FleetConfig{Fleet: "default", Shards: 5, QuotaBytes: 16 << 20}))
+	settings, _, err := kvstore.NewFleets(direct).Get(t.Context(), "default")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var asked atomic.Int32
+	others := make(chan struct{})
+	_, err = nc.Subscribe("part.API.>", func(m *nats.Msg) {
+		go func() {
+			if strings.HasSuffix(m.Subject, "_4") {
+				if asked.Add(1) == 3 { // the streams of shard 4
+					close(others)
+				}
+			}
+			select { // all others are silent until these have been asked for
+			case <-others:
+			case <-ctx.Done():
+				return
+			}
+			if r, err := nc.RequestWithContext(ctx, "$JS.API."+strings.TrimPrefix(m.Subject, "part.API."), m.Data); err == nil {
+				_ = m.Respond(r.Data)
+			}
+		}()
+	})
+	require.NoError(t, err)
+	js, err := jetstream.NewWithAPIPrefix(server.Conn(t), "part.API")
+	require.NoError(t, err)
+	for _, s := range kvstore.Inspect(ctx, js, &settings) {
+		require.NoError(t, s.Err, s.Stream)
+	}
 }

@@ -18,7 +18,7 @@ import (
 const (
 	// stateAge is how long a state of the shards is shown again.
 	stateAge = 2 * time.Second
-	// statePatience bounds inspecting the streams, and then reading the state of one shard.
+	// statePatience bounds inspecting the streams, and then reading the state of one shard or the last backup.
 	statePatience = 2 * time.Second
 	// shardsAtOnce bounds the shards that are read concurrently.
 	shardsAtOnce = 8
@@ -51,8 +51,8 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 		return l.last
 	}
 	patience, cancel := context.WithTimeout(ctx, statePatience)
-	defer cancel()
 	s := sighting{shards: make([]schema.ShardState, len(sources)), streams: kvstore.Inspect(patience, l.svc.js, sources[0].Store.Settings())}
+	cancel()
 	streams := make(map[string]*kvstore.Inspected, len(s.streams))
 	for i := range s.streams {
 		streams[s.streams[i].Stream] = &s.streams[i]
@@ -67,6 +67,8 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 			return nil
 		})
 	}
+	patience, cancel = context.WithTimeout(ctx, statePatience) // silent streams may have used up the first one
+	defer cancel()
 	s.saved = cmp.Or(l.saved(patience, streams[sources[0].Store.Names.EventStream()]), l.last.saved)
 	_ = group.Wait() // each shard has its own error
 	s.at = l.svc.now()

@@ -46,6 +46,6 @@ func TestCached_SlowReadFailed_IsReadAgainSoon(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "back", value)
 	c.at, c.took = time.Now().Add(-2*time.Second), time.Hour
-	value, _, _ = c.get(time.Second, time.Minute, func(context.Context) (string, error) { return "read in vain", nil })
+	value, _, _ = c.get(time.Second, time.Minute, func(context.Context) (string, error) { return "not read", nil })
 	require.Equal(t, "back", value, "a slow value is read less often")
 }
