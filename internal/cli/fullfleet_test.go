@@ -60,13 +60,40 @@ var fullWays = []struct {
 			return err == nil && s.CachedInfo().State.FirstSeq > 1 // the oldest made room
 		}, securedWait, pollEvery)
 	}},
+	{"connections of executors", "", func(t *testing.T, k *keyed) {
+		t.Helper()
+		for range access.DefaultConnections {
+			nc, err := k.dial(t, access.Executor)
+			if err != nil {
+				require.ErrorContains(t, err, "maximum account active connections exceeded")
+				return
+			}
+			t.Cleanup(nc.Close)
+		}
+		require.Fail(t, "no connection was refused")
+	}},
+	{"subscriptions of a connection", "", func(t *testing.T, k *keyed) {
+		t.Helper()
+		nc := k.jetStream(t, access.Executor).Conn()
+		for i := range access.ClientSubscriptions + 1 {
+			_, err := nc.Subscribe(fmt.Sprintf("%s.full.%d", access.InboxPrefix(access.Executor), i), func(*nats.Msg) {})
+			require.NoError(t, err)
+		}
+		require.NoError(t, nc.Flush())
+		require.ErrorIs(t, nc.LastError(), nats.ErrMaxSubscriptionsExceeded)
+	}},
+}
+
+func (k *keyed) dial(t *testing.T, role access.Role) (*nats.Conn, error) {
+	t.Helper()
+	nkey, err := nats.NkeyOptionFromSeed(filepath.Join(k.fleets, keyedFleet+"-"+string(role)+".nk"))
+	require.NoError(t, err)
+	return nats.Connect(k.addr, nkey, nats.CustomInboxPrefix(access.InboxPrefix(role)))
 }
 
 func (k *keyed) jetStream(t *testing.T, role access.Role) jetstream.JetStream {
 	t.Helper()
-	nkey, err := nats.NkeyOptionFromSeed(filepath.Join(k.fleets, keyedFleet+"-"+string(role)+".nk"))
-	require.NoError(t, err)
-	nc, err := nats.Connect(k.addr, nkey, nats.CustomInboxPrefix(access.InboxPrefix(role)))
+	nc, err := k.dial(t, role)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
@@ -93,7 +120,7 @@ func (k *keyed) pour(t *testing.T, role access.Role, subject func(i int) string,
 func TestFullFleet_EachWay_TakeoversReadsAndDecisionsWork(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("short: five fleets are filled")
+		t.Skip("short: seven fleets are filled")
 	}
 	const head = "| full | publish | large field | read | take over | claim | cancel | settle | erase |\n|---|---|---|---|---|---|---|---|---|\n"
 	rows := make([]string, len(fullWays))
@@ -178,6 +205,9 @@ func fullFleet(t *testing.T, stream string, fill func(*testing.T, *keyed)) (cell
 	works(nil)
 
 	// Once there is room, the publishers that waited go on.
+	if stream == "" {
+		return cells
+	}
 	s, err := k.jetStream(t, access.Daemon).Stream(ctx, stream)
 	require.NoError(t, err)
 	for _, junk := range []string{"waymark.events.payments.0.filler", "$O.WAYMARK_BLOBS_payments.C.*", "$KV.*.flood.>"} {
