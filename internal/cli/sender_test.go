@@ -437,6 +437,19 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, there, string(text))
 	}
+
+	// A later run refreshes the servers' copy without being told, so that a revoked key is in it no longer.
+	add(failure.OK, "--operator", "ann,bob")
+	require.NoError(t, os.Remove(filepath.Join(s.fleets, keyedFleet+"-operator.bob.nk")))
+	said := s.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline")
+	require.NotContains(t, said, "copy ")
+	part, err := os.ReadFile(filepath.Join(servers, "fleet-"+keyedFleet+".conf"))
+	require.NoError(t, err)
+	made, err := os.ReadFile(filepath.Join(s.fleets, "fleet-"+keyedFleet+".conf"))
+	require.NoError(t, err)
+	require.Equal(t, string(made), string(part))
+	require.NoError(t, os.RemoveAll(servers))
+	requireHas(t, s.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline"), "copy ")
 }
 
 // Keys are files: a new file adds an owner, a removed file revokes the key.

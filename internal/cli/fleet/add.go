@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ type addCmd struct {
 	Name        string         `arg:"" help:"Name of the fleet."`
 	Dir         string         `placeholder:"DIR" help:"Directory for keys, NATS contexts and the server's configuration; without it, only streams and buckets are created."`
 	Offline     bool           `help:"Write files only; connect to no server."`
-	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine, which includes the fleet's configuration."`
+	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine, which includes the fleet's configuration (default: as before)."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of log, segments, checkpoints and blobs, of each, per shard (default: 4GiB)."`
 	Shards      base.Positive  `placeholder:"N" help:"Shards, also in the permissions (default: 1)."`
 	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
@@ -105,6 +106,9 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 		var err error
 		if files, err = c.write(a, &done); err != nil {
 			return err
+		}
+		if _, err := os.Stat(files.Include); c.Include == "" && err == nil { // as before, on the same machine
+			c.Include = files.Include
 		}
 		if done.Included, err = include(c.Include, done.Config); err != nil {
 			return err

@@ -27,14 +27,16 @@ import (
 // fleetFiles is the input for a fleet's files. fleet-NAME.json stores it, so that a later run changes only the settings
 // with a flag.
 type fleetFiles struct {
-	Fleet       string   `json:"fleet"`
-	URL         string   `json:"url"`
-	CA          string   `json:"ca,omitzero"`
-	Shards      int      `json:"shards"`
-	Replicas    int      `json:"replicas"`
-	Quota       int64    `json:"quota_bytes"`
-	Connections int64    `json:"connections,omitzero"`
-	Verify      []string `json:"verify_subjects,omitzero"`
+	Fleet       string `json:"fleet"`
+	URL         string `json:"url"`
+	CA          string `json:"ca,omitzero"`
+	Shards      int    `json:"shards"`
+	Replicas    int    `json:"replicas"`
+	Quota       int64  `json:"quota_bytes"`
+	Connections int64  `json:"connections,omitzero"`
+	// Include is the servers' file that includes the fleet's accounts, on this machine.
+	Include string   `json:"include,omitzero"`
+	Verify  []string `json:"verify_subjects,omitzero"`
 	// Duties are separate, or joint.
 	Duties string `json:"duties,omitzero"`
 }
@@ -204,6 +206,11 @@ func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 			return err
 		}
 		f.CA = ca
+	}
+	if info, err := os.Stat(c.Include); err == nil && !info.IsDir() { // include refuses others
+		if f.Include, err = filepath.Abs(c.Include); err != nil {
+			return err
+		}
 	}
 	if f.URL == "" {
 		return failure.New(failure.Usage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are unknown")
