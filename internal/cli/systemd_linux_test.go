@@ -18,7 +18,7 @@ func TestServe_UnderSystemd_TellsReadyAliveAndStopping(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	heard, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	require.NoError(t, err)
-	defer heard.Close()
+	t.Cleanup(func() { require.NoError(t, heard.Close()) })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))

@@ -129,7 +129,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, waits func(*base.Finding), 
 		return nil, err
 	}
 	registerDaemon(registry, a.Fleet, d.waymark)
-	registerReady(registry, d, a.Now)
+	registerReady(registry, d, a.Now) //nolint:contextcheck // a scrape has a context of its own
 	if c.Webhook != "" {
 		if d.webhook, err = c.watchPeople(ctx, a, d.waymark, d.conns[0], log); err != nil {
 			return nil, err

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/showcase"
@@ -21,17 +20,22 @@ func plain(page string) string {
 // eventually awaits a page that says all of it, and returns its source.
 func (d *desk) eventually(path string, want ...string) (page string) {
 	d.Helper()
-	missing := ""
-	came := assert.Eventually(d, func() bool {
+	missing := func() string {
 		page = d.page(path)
 		for _, text := range want {
-			if missing = text; !strings.Contains(plain(page), text) {
-				return false
+			if !strings.Contains(plain(page), text) {
+				return text
 			}
 		}
-		return true
-	}, 40*time.Second, 50*time.Millisecond)
-	require.True(d, came, "%s does not say %q: %s", path, missing, plain(page))
+		return ""
+	}
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	left := missing()
+	for end := time.Now().Add(time.Minute); left != "" && time.Now().Before(end); left = missing() {
+		<-again.C
+	}
+	require.Empty(d, left, "%s does not say it: %s", path, plain(page))
 	return page
 }
 
