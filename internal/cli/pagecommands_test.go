@@ -22,7 +22,6 @@ var commandPages = map[string][]string{
 	"backup.md":        {"fix", "fix-login"},
 	"deploy.md":        nil,
 	"history.md":       {"fix"},
-	"observability.md": nil,
 	"retention.md":     {"fix", "fix-login"},
 	"security.md":      nil,
 }
