@@ -18,12 +18,12 @@ import (
 
 // commandPages are the pages whose commands are run in their order, with the ids of the runs that the fleet has before the first one.
 var commandPages = map[string][]string{
-	"alerts.md":        nil,
-	"backup.md":        {"fix", "fix-login"},
-	"deploy.md":        nil,
-	"history.md":       {"fix"},
-	"retention.md":     {"fix", "fix-login"},
-	"security.md":      nil,
+	"alerts.md":    nil,
+	"backup.md":    {"fix", "fix-login"},
+	"deploy.md":    nil,
+	"history.md":   {"fix"},
+	"retention.md": {"fix", "fix-login"},
+	"security.md":  nil,
 }
 
 // pageBlock is a block of commands on a page: text to be pasted (sh), or commands behind "$ " with what they print (console). A comment
