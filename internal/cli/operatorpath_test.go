@@ -179,7 +179,7 @@ kill -9 `, monitor, http))
 		awaitEnd()
 		for _, want := range []string{
 			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  exist",
-			"hello-1", "hello-2", "each shard is folded by one daemon, 1 shard in all", "sync_interval is always", "waymark_fleet_waiting_events",
+			"hello-1", "hello-2", "one daemon folds each shard, and no event waits longer than 10s", "sync_interval is always", "waymark_fleet_waiting_events",
 			" 0 damaged", "\nok\n",
 		} {
 			requireHas(t, text, want)

@@ -198,9 +198,9 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		for _, role := range []access.Role{access.Observer, access.Executor, access.Operator} {
 			s.mayNotPublish(t, s.connect(t, "payments", role), past, mappedOwn)
 		}
-		// The daemon makes streams and cannot take the truth away.
+		// The daemon makes streams and cannot delete one, nor a message of another fleet.
 		s.mayNotPublish(t, s.connect(t, "payments", access.Daemon), []string{
-			"$JS.API.STREAM.DELETE." + n.EventStream(), "$JS.API.STREAM.DELETE.KV_" + n.SegmentBucket(), "$JS.API.STREAM.MSG.DELETE." + n.EventStream(),
+			"$JS.API.STREAM.DELETE." + n.EventStream(), "$JS.API.STREAM.DELETE.KV_" + n.SegmentBucket(), "$JS.API.STREAM.MSG.DELETE." + schema.NamesOf("rivals", 0).EventStream(),
 			"$JS.API.STREAM.SNAPSHOT." + schema.NamesOf("rivals", 0).EventStream(), "$JS.API.STREAM.CREATE.other", "$JS.API.STREAM.NAMES", "$SYS.REQ.SERVER.PING",
 		}, func(s string) string { return s })
 		require.Equal(t, before, s.stored(t, "payments"))

@@ -127,7 +127,7 @@ func (r *rules) eval(t *testing.T, s *series, at time.Time) map[string][]alert {
 		require.NoError(t, err, rule.Alert)
 		for _, v := range vector {
 			own := v.Metric.Map()
-			delete(own, labels.MetricName)
+			delete(own, model.MetricNameLabel)
 			a := alert{labels: maps.Clone(own), annotations: make(map[string]string)}
 			maps.Copy(a.labels, rule.Labels)
 			key := rule.Alert + fmt.Sprint(a.labels)

@@ -48,7 +48,7 @@ func (w *world) scrape() map[string][]alert {
 		for name, family := range w.get(address) {
 			up = 1
 			for _, m := range family.GetMetric() {
-				l := labels.NewBuilder(labels.FromStrings(labels.MetricName, name, "job", "waymark", "instance", instance))
+				l := labels.NewBuilder(labels.FromStrings(model.MetricNameLabel, name, "job", "waymark", "instance", instance))
 				for _, pair := range m.GetLabel() {
 					l.Set(pair.GetName(), pair.GetValue())
 				}
@@ -65,7 +65,7 @@ func (w *world) scrape() map[string][]alert {
 			}
 		}
 		w.live[instance] = seen
-		w.series.add(labels.FromStrings(labels.MetricName, "up", "job", "waymark", "instance", instance), w.at.UnixMilli(), up)
+		w.series.add(labels.FromStrings(model.MetricNameLabel, "up", "job", "waymark", "instance", instance), w.at.UnixMilli(), up)
 	}
 	firing := w.rules.eval(w.t, w.series, w.at)
 	delete(firing, "WaymarkDiskNearlyFull") // the disk is this machine's
@@ -146,9 +146,9 @@ func request(t *testing.T, dir, subject string) string {
 // until scrapes until all these alerts fire and reports after how long, on the clock of the scrapes, each did.
 func (w *world) until(within time.Duration, names ...string) map[string][]alert {
 	w.t.Helper()
-	all, began, firing := make(map[string][]alert), w.at, map[string][]alert{}
+	all, began := make(map[string][]alert), w.at
 	for len(all) < len(names) {
-		firing = w.scrape()
+		firing := w.scrape()
 		for _, name := range names {
 			if all[name] == nil && firing[name] != nil {
 				all[name] = firing[name]

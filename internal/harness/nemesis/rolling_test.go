@@ -113,7 +113,7 @@ func TestDaemon_StartedBeforeCluster_Waits(t *testing.T) {
 	require.NoError(t, d.start())
 	w.eventually("the daemon never looks the fleet up", func() error {
 		text, err := os.ReadFile(filepath.Join(w.logs(), d.name+".log"))
-		if err == nil && !strings.Contains(string(text), "retrying") {
+		if err == nil && !strings.Contains(string(text), "waiting for nats") {
 			err = errors.New("it has not said so")
 		}
 		return err
