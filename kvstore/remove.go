@@ -155,8 +155,11 @@ func (s *Shard) Remove(ctx context.Context, signers *schema.Keys, removal *schem
 		do   func(context.Context) error
 	}{
 		{"bytes", func(ctx context.Context) error {
+			if !removal.Overwrite {
+				return nil
+			}
 			last, standing, err := s.LastRemoval(ctx, signers, run)
-			if err == nil && standing != nil && removal.Overwrite {
+			if err == nil && standing != nil {
 				err = s.overwrite(ctx, run, keys, blobs, last.Stream)
 			}
 			return err

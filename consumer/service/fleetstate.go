@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// stateAge is how long a state of the shards is shown again.
-	stateAge = 2 * time.Second
+	// stateAge is how long a state of the shards is shown again, and streamsAge an inspection of the streams.
+	stateAge, streamsAge = 2 * time.Second, time.Second
 	// statePatience bounds inspecting the streams, and then reading the state of one shard or the last backup.
 	statePatience = 2 * time.Second
 	// shardsAtOnce bounds the shards that are read concurrently.
@@ -32,17 +32,34 @@ type shardStatus struct {
 
 	mu   sync.Mutex
 	last sighting
+
+	// The streams have a lock of their own: a probe of readiness does not wait for the shards' states.
+	inspecting  sync.Mutex
+	streams     []kvstore.Inspected
+	inspectedAt time.Time
 }
 
-// sighting is what a look at the fleet's streams found.
+// sighting is what a look at the fleet's shards found.
 type sighting struct {
-	at      time.Time
-	shards  []schema.ShardState
-	streams []kvstore.Inspected
-	saved   time.Time
+	at     time.Time
+	shards []schema.ShardState
+	saved  time.Time
 }
 
-// look returns the state of each shard and of the streams, and when they were read.
+// inspect returns the fleet's streams.
+func (l *shardStatus) inspect(ctx context.Context) []kvstore.Inspected {
+	l.inspecting.Lock()
+	defer l.inspecting.Unlock()
+	if l.streams == nil || l.svc.now().Sub(l.inspectedAt) >= streamsAge {
+		ctx, cancel := context.WithTimeout(ctx, statePatience)
+		defer cancel()
+		l.streams = kvstore.Inspect(ctx, l.svc.js, l.svc.routing.shards[0].Store.Settings())
+		l.inspectedAt = l.svc.now()
+	}
+	return l.streams
+}
+
+// look returns the state of each shard, and when they were read.
 func (l *shardStatus) look(ctx context.Context) sighting {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,12 +67,10 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 	if now := l.svc.now(); len(l.last.shards) == len(sources) && now.Sub(l.last.at) < stateAge {
 		return l.last
 	}
-	patience, cancel := context.WithTimeout(ctx, statePatience)
-	s := sighting{shards: make([]schema.ShardState, len(sources)), streams: kvstore.Inspect(patience, l.svc.js, sources[0].Store.Settings())}
-	cancel()
-	streams := make(map[string]*kvstore.Inspected, len(s.streams))
-	for i := range s.streams {
-		streams[s.streams[i].Stream] = &s.streams[i]
+	s, list := sighting{shards: make([]schema.ShardState, len(sources))}, l.inspect(ctx)
+	streams := make(map[string]*kvstore.Inspected, len(list))
+	for i := range list {
+		streams[list[i].Stream] = &list[i]
 	}
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)
@@ -67,7 +82,7 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 			return nil
 		})
 	}
-	patience, cancel = context.WithTimeout(ctx, statePatience) // silent streams may have used up the first one
+	patience, cancel := context.WithTimeout(ctx, statePatience)
 	defer cancel()
 	s.saved = cmp.Or(l.saved(patience, streams[sources[0].Store.Names.EventStream()]), l.last.saved)
 	_ = group.Wait() // each shard has its own error
@@ -136,14 +151,14 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams ma
 	return nil
 }
 
-// Streams are those of the fleet, and saved is when its last backup began; without one, when its first log was made;
-// zero if that is unknown. Like [Service.State] they are up to two seconds old.
-func (s *Service) Streams(ctx context.Context) (streams []kvstore.Inspected, saved time.Time) {
-	seen := s.shards.look(ctx)
-	return seen.streams, seen.saved
-}
+// Streams are those of the fleet, up to a second old.
+func (s *Service) Streams(ctx context.Context) []kvstore.Inspected { return s.shards.inspect(ctx) }
 
-// State is the state of the fleet, up to two seconds old. The verb fleet answers with it. A shard that cannot be read
+// Saved is when the fleet's last backup began; without one, when its first log was made; zero if that is unknown. It is
+// as old as [Service.State].
+func (s *Service) Saved(ctx context.Context) time.Time { return s.shards.look(ctx).saved }
+
+// State is the state of the fleet, up to three seconds old. The verb fleet answers with it. A shard that cannot be read
 // has its error.
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	seen := s.shards.look(ctx)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,11 +49,6 @@ type daemon struct {
 	// proof returns the sender of a request; nil if the NATS server proves no senders.
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
-	js    jetstream.JetStream
-	// looked is what was wrong with the streams at lookedAt.
-	look     sync.Mutex
-	looked   []base.Finding
-	lookedAt time.Time
 	// served is the file that says that the daemon has served the fleet in this account of this server; empty
 	// without a state directory.
 	served string
@@ -95,14 +89,15 @@ func (c Cmd) start(ctx context.Context, a *base.App, waits func(*base.Finding), 
 	if err != nil {
 		return nil, err
 	}
-	if d.js, err = jetstream.New(serviceConn); err != nil {
+	js, err := jetstream.New(serviceConn)
+	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
 	fold, err := jetstream.New(foldConn)
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	settings, err := c.provision(ctx, a, d, waits, log)
+	settings, err := c.provision(ctx, a, d, js, waits, log)
 	if err != nil {
 		return nil, err
 	}
@@ -115,14 +110,14 @@ func (c Cmd) start(ctx context.Context, a *base.App, waits func(*base.Finding), 
 	if err := d.proveSenders(ctx, serviceConn, a.Fleet, log); err != nil {
 		return nil, err
 	}
-	if err := c.checkSigner(ctx, a, d.js, log); err != nil {
+	if err := c.checkSigner(ctx, a, js, log); err != nil {
 		return nil, err
 	}
 	config, err := c.config(a, d, registry, log)
 	if err != nil {
 		return nil, err
 	}
-	if config.Service, config.Settings = d.js, &settings; !c.NoFold {
+	if config.Service, config.Settings = js, &settings; !c.NoFold {
 		config.Fold = fold
 	}
 	if d.waymark, err = consumer.New(ctx, config, a.Now, log); err != nil {
@@ -293,7 +288,7 @@ const provisionTry = 10 * time.Second
 
 // provision creates the missing streams and buckets of the fleet. It retries while the servers do not answer: daemons and servers may start at
 // the same time, in any order.
-func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, waits func(*base.Finding), log zerolog.Logger) (schema.FleetSettings, error) {
+func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, waits func(*base.Finding), log zerolog.Logger) (schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	defer waits(nil)
@@ -302,7 +297,7 @@ func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, waits func(*
 	since, told := a.Now(), ""
 	for {
 		try, cancel := context.WithTimeout(ctx, provisionTry)
-		settings, err := c.provisionOnce(try, a, d, d.js)
+		settings, err := c.provisionOnce(try, a, d, js)
 		cancel()
 		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
 			return settings, err

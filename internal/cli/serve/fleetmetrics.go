@@ -133,7 +133,7 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 
 // collectStreams shows the streams that are not as they should be, the replicas of each server, and the last backup.
 func (m *fleetMetrics) collectStreams(ctx context.Context, out chan<- prometheus.Metric) {
-	streams, saved := m.svc.Streams(ctx)
+	streams := m.svc.Streams(ctx)
 	away := make(map[string]float64)
 	for i := range streams {
 		s := &streams[i]
@@ -151,7 +151,7 @@ func (m *fleetMetrics) collectStreams(ctx context.Context, out chan<- prometheus
 	for server, n := range away {
 		out <- prometheus.MustNewConstMetric(m.replicas, prometheus.GaugeValue, n, server)
 	}
-	if !saved.IsZero() {
+	if saved := m.svc.Saved(ctx); !saved.IsZero() {
 		out <- prometheus.MustNewConstMetric(m.saved, prometheus.GaugeValue, float64(saved.UnixMilli())/1000)
 	}
 }

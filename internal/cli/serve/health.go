@@ -10,7 +10,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
-	"github.com/waymarkio/waymark/schema"
 )
 
 const (
@@ -19,8 +18,6 @@ const (
 	proofFresh    = 10 * time.Second
 	proofScraped  = time.Minute
 	proofPatience = 4 * time.Second
-	// inspectedFor is how long a look at the streams is shown again.
-	inspectedFor = 2 * time.Second
 	// workerSilence is how long a fold worker may take for one batch. The slowest known one, of runs that are folded again from
 	// their first events, takes seconds.
 	workerSilence = 5 * time.Minute
@@ -94,7 +91,7 @@ func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Durati
 	defer cancel()
 	settings := d.waymark.Settings().Current()
 	streams := make(chan []base.Finding, 1)
-	go func() { streams <- d.inspected(ctx, &settings, now) }()
+	go func() { streams <- base.Streams(d.waymark.Service().Streams(ctx)) }()
 	var closed []int
 	var why string
 	for _, q := range d.waymark.Service().Quorum(ctx, fresh) {
@@ -117,14 +114,4 @@ func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Durati
 		return append([]base.Finding{base.Find("writes", base.Failed, base.WritesDo, "the log of %s acknowledges no write: %s", base.Names("shard", closed), why)}, list...)
 	}
 	return list
-}
-
-// inspected returns what is wrong with the streams and their servers.
-func (d *daemon) inspected(ctx context.Context, settings *schema.FleetSettings, now time.Time) []base.Finding {
-	d.look.Lock()
-	defer d.look.Unlock()
-	if now.Sub(d.lookedAt) > inspectedFor {
-		d.looked, d.lookedAt = base.Streams(kvstore.Inspect(ctx, d.js, settings)), now
-	}
-	return d.looked
 }
