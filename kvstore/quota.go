@@ -159,7 +159,11 @@ func (s *Shard) Throttle(ctx context.Context, folded schema.StreamSequence) (tim
 		s.Segments.room.Store(math.MaxInt64)
 		return throttleMax, nil
 	}
-	kept, err := s.Kept(ctx)
+	segments, err := streamInfo(ctx, s.js, s.Segments.bucket.stream)
+	if err != nil {
+		return 0, err
+	}
+	checkpoints, err := streamInfo(ctx, s.js, s.Checkpoints.bucket.stream)
 	if err != nil {
 		return 0, err
 	}
@@ -167,12 +171,13 @@ func (s *Shard) Throttle(ctx context.Context, folded schema.StreamSequence) (tim
 	if err != nil {
 		return 0, err
 	}
-	s.Segments.room.Store(quota - kept.Segments)
+	s.Segments.room.Store(quota - UsageOf(segments).Bytes)
 	waiting := min(max(log.Last, folded)-folded, schema.StreamSequence(log.Messages))
 	share := float64(waiting) / float64(max(log.Messages, 1))
-	room := min(quota-kept.Checkpoints, quota+settings.ReserveBytes/2-kept.Checkpoints-int64(share*float64(log.Bytes))-growth*int64(waiting)) //nolint:gosec // a number of messages
+	used := UsageOf(checkpoints).Bytes
+	room := min(quota-used, quota+settings.ReserveBytes/2-used-int64(share*float64(log.Bytes))-growth*int64(waiting)) //nolint:gosec // a number of messages
 	s.closed.Store(room <= 0)
-	if err := s.keepHistory(ctx, kept.Checkpoints); err != nil {
+	if err := s.keepHistory(ctx, used); err != nil {
 		return 0, err
 	}
 	if _, err := s.setLog(ctx, s.throttled); err != nil {
