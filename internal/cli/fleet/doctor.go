@@ -76,7 +76,7 @@ var checks = []check{
 	{"servers", nil, "each stream is there, with all of its replicas", (*doctor).servers},
 	{"stream flags", []string{"servers", "streams"}, "as the daemon makes them", (*doctor).flags},
 	{"room in streams", []string{"servers", "streams"}, "a fifth or more of each", (*doctor).room},
-	{"clock", []string{"servers", "streams"}, "this machine and the server agree within 2s", (*doctor).clock},
+	{"clock", []string{"servers", "streams"}, "this machine and the server agree within " + clockWarn.String(), (*doctor).clock},
 	{"account limits", nil, "", (*doctor).account},
 	{"disk", nil, "", (*doctor).disk},
 	{"backup", []string{"servers", "streams"}, "", (*doctor).backup},
@@ -234,8 +234,12 @@ func (d *doctor) servers(ctx context.Context) (f base.Finding) {
 // clock compares this machine's clock with the server's.
 func (d *doctor) clock(context.Context) (f base.Finding) {
 	if info := d.list[0].Info; info != nil && !info.TimeStamp.IsZero() {
-		if off := time.Since(info.TimeStamp).Abs().Round(time.Second); off >= 2*time.Second {
-			return warning("let both machines follow NTP", "this machine and the server are %s apart", off)
+		const do, apart = "let both machines follow NTP", "this machine and the server are %s apart"
+		switch off := time.Since(info.TimeStamp).Abs().Round(time.Millisecond); {
+		case off >= clockFail:
+			return fault(do, apart, off)
+		case off >= clockWarn:
+			return warning(do, apart, off)
 		}
 		return f
 	}

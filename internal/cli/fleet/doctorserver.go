@@ -25,6 +25,8 @@ import (
 const (
 	// fullWarn and fullFail are percentages of a limit.
 	fullWarn, fullFail = 80, 97
+	// clockWarn and clockFail are differences of clocks.
+	clockWarn, clockFail = 2 * time.Second, 30 * time.Second
 	// backupWarn is the maximum age of a fleet's last backup, and of a fleet without a backup.
 	backupWarn = 7 * 24 * time.Hour
 	// foundWithin is how soon a server should detect a dead connection: as soon as the embedded one does.
