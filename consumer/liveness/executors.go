@@ -25,18 +25,25 @@ func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, agents []st
 		for _, agent := range agents {
 			reply.Claiming[agent] = 0
 		}
+		all := 0
 		for _, l := range lives {
 			switch {
 			case !l.alive(now, fleet):
 				continue
 			case len(l.agents) == 0:
 				reply.Unsaid++
+			case slices.Contains(l.agents, schema.AnyAgent):
+				all++
+				continue
 			}
-			for _, agent := range agents {
-				if slices.Contains(l.agents, agent) || slices.Contains(l.agents, schema.AnyAgent) {
+			for _, agent := range l.agents {
+				if _, asked := reply.Claiming[agent]; asked {
 					reply.Claiming[agent]++
 				}
 			}
+		}
+		for agent := range reply.Claiming {
+			reply.Claiming[agent] += all
 		}
 	}
 	list := make([]schema.ExecutorState, 0, max(len(lives), len(inHand)))

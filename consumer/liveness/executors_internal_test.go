@@ -84,7 +84,7 @@ func TestExecutors_Claiming_CountsTheLivingOnesOfEachAgent(t *testing.T) {
 	}
 	asks := func() (map[string]int, int) {
 		var reply schema.ExecutorsReply
-		h.Fill(&reply, "", []string{"coder", "writer", "none"}, 10*time.Second)
+		h.Fill(&reply, "", []string{"coder", "writer", "none", "coder"}, 10*time.Second)
 		return reply.Claiming, reply.Unsaid
 	}
 	h.setSteady(nil, now)
@@ -94,11 +94,11 @@ func TestExecutors_Claiming_CountsTheLivingOnesOfEachAgent(t *testing.T) {
 	require.Nil(t, claiming, "one that lives may not have been heard yet")
 	now = now.Add(time.Second)
 	require.NoError(t, says("a", false, "coder"))
-	require.NoError(t, says("b", false, "coder", "writer"))
+	require.NoError(t, says("b", false, "coder", "writer", "coder"))
 	require.NoError(t, says("gone", true, "none"))
 	require.NoError(t, says("old", false))
 	claiming, unsaid := asks()
-	require.Equal(t, map[string]int{"coder": 2, "writer": 1, "none": 0}, claiming)
+	require.Equal(t, map[string]int{"coder": 2, "writer": 1, "none": 0}, claiming, "each executor once")
 	require.Equal(t, 1, unsaid)
 	require.NoError(t, says("all", false, schema.AnyAgent))
 	claiming, _ = asks()

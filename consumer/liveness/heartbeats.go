@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -344,14 +345,23 @@ func (h *Heartbeats) setHeld(l *instanceLife, runs []schema.HeldRun) error {
 	for _, r := range runs {
 		held[r.Run] = r.Epoch
 	}
-	if h.held+len(held) > maxHeld {
+	if err := h.room(len(held), l.executor); err != nil {
+		return err
+	}
+	l.held = held
+	return nil
+}
+
+// room counts n more runs or agents of an executor. If there is no room, it forgets the instances that are gone. Under
+// h.mu.
+func (h *Heartbeats) room(n int, executor string) error {
+	if h.held+n > maxHeld {
 		h.forgetGone()
 	}
-	if h.held+len(held) > maxHeld {
-		return fmt.Errorf("%w: executor %s lists %d runs, but the fleet's instances list %d already, at most %d", errHeartbeat, l.executor, len(runs), h.held, maxHeld)
+	if h.held+n > maxHeld {
+		return fmt.Errorf("%w: executor %s lists %d runs or agents, but the fleet's instances list %d already, at most %d", errHeartbeat, executor, n, h.held, maxHeld)
 	}
-	h.held += len(held)
-	l.held = held
+	h.held += n
 	return nil
 }
 
@@ -360,15 +370,19 @@ func (h *Heartbeats) setHeld(l *instanceLife, runs []schema.HeldRun) error {
 func (h *Heartbeats) setAgents(l *instanceLife, agents []string) error {
 	h.held -= len(l.agents)
 	l.agents = nil
-	if len(agents) > schema.MaxClaimed || h.held+len(agents) > maxHeld {
-		return fmt.Errorf("%w: executor %s lists %d agents, at most %d, and %d with the runs of all instances", errHeartbeat, l.executor, len(agents), schema.MaxClaimed, maxHeld)
+	if len(agents) > schema.MaxClaimed {
+		return fmt.Errorf("%w: executor %s lists %d agents, at most %d", errHeartbeat, l.executor, len(agents), schema.MaxClaimed)
 	}
 	for _, agent := range agents {
 		if err := schema.CheckName("agent", agent); err != nil && agent != schema.AnyAgent {
 			return fmt.Errorf("%w: %w", errHeartbeat, err)
 		}
 	}
-	h.held += len(agents)
+	slices.Sort(agents)
+	agents = slices.Compact(agents)
+	if err := h.room(len(agents), l.executor); err != nil {
+		return err
+	}
 	l.agents = agents
 	return nil
 }

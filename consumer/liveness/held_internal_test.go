@@ -154,6 +154,8 @@ func TestHeartbeats_HeldRunsOfAllInstances_AreBounded(t *testing.T) {
 	require.EqualValues(t, 1, hb.Stats().Refused.Load())
 	require.Equal(t, now, more.seen, "it is a sign of life")
 	require.Nil(t, more.held, "it counts as an instance that lists none")
+	agents := schema.Heartbeat{Executor: "agents", Instance: "i", Agents: []string{"coder", "writer"}}
+	require.ErrorIs(t, hb.executor(heartbeatMsg(t, &agents)), errHeartbeat)
 
 	list("flood", "i0", 0)
 	require.Len(t, list("honest", "i1", 2).held, 2, "there is room again")
