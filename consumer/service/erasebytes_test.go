@@ -178,7 +178,7 @@ func TestErase_KilledWhileOverwriting_NextDaemonFinishes(t *testing.T) {
 	}
 }
 
-// Waiting executors leave no room for ballast. What was removed is gone all the same.
+// Executors that wait fill the log, so there is no room for ballast. The run is removed at once all the same.
 func TestErase_FullLog_RemovesAtOnceOverwritesLater(t *testing.T) {
 	t.Parallel()
 	w, _ := erasingIn(t, newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
@@ -187,14 +187,16 @@ func TestErase_FullLog_RemovesAtOnceOverwritesLater(t *testing.T) {
 	x := w.writer("gone")
 	x.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Task: "text"}, 0)
 	w.awaitFolded(x.end(schema.StatusCompleted))
-	w.fillLog()
 	ask := func(req schema.EraseRequest) (reply schema.EraseReply) {
 		a, err := w.ask(schema.VerbErase, "gone", req)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(a.first, &reply))
 		return reply
 	}
-	require.Eventually(t, func() bool { return ask(schema.EraseRequest{By: "tester"}).Waits != "" }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		w.fillLog() // the worker seals the filler, and removes what is sealed
+		return ask(schema.EraseRequest{By: "tester"}).Waits != ""
+	}, time.Minute, 10*time.Millisecond)
 	checked := ask(schema.EraseRequest{Check: true})
 	require.True(t, checked.Left.None(), "%+v", checked.Left)
 	require.False(t, checked.Done)

@@ -78,6 +78,9 @@ func causesOf(t *testing.T, getenv func(string) string, url string, args ...stri
 // One server that is down is a warning, and two are a failure; each has one line.
 func TestCauses_ServersAreDown_AreNamed(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
 	const fleet = "payments"
 	s := startSecured(t, fleet)
 	start := func(flags ...string) (url string) {

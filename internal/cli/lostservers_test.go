@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/nats/access"
@@ -23,18 +22,6 @@ func (s *secured) lose(t *testing.T, i int) {
 	s.servers[i].Shutdown()
 	s.servers[i].WaitForShutdown()
 	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, fmt.Sprintf("nats-%d", i+1))))
-}
-
-// replace starts a server of the same name with an empty store.
-func (s *secured) replace(t *testing.T, i int) {
-	t.Helper()
-	opts, err := server.ProcessConfigFile(filepath.Join(s.dir, fmt.Sprintf("nats-%d.conf", i+1)))
-	require.NoError(t, err)
-	opts.NoSigs = true
-	s.servers[i], err = server.NewServer(opts)
-	require.NoError(t, err)
-	s.servers[i].SetLogger(s.logs, false, false)
-	s.servers[i].Start()
 }
 
 // heals waits until doctor names no server.
@@ -85,13 +72,13 @@ func TestLostServers_ReplacedByEmptyOnes_LoseNothing(t *testing.T) {
 	add()
 	s.lose(t, 1)
 	add()
-	s.replace(t, 1)
+	s.start(t, 1)
 	s.heals(t)
 	add()
 	s.lose(t, 0)
 	s.lose(t, 2)
-	s.replace(t, 0)
-	s.replace(t, 2)
+	s.start(t, 0)
+	s.start(t, 2)
 	s.heals(t)
 	add()
 	requireHas(t, s.as(t, "payments", access.Observer, 0, "verify", "--all"), "0 damaged")

@@ -178,14 +178,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 		}
 		file := filepath.Join(s.dir, node+".conf")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		opts, err := server.ProcessConfigFile(file)
-		require.NoError(t, err, "the shipped configuration parses")
-		opts.NoSigs = true
-		if s.servers[i], err = server.NewServer(opts); err != nil {
-			require.NoError(t, err)
-		}
-		s.servers[i].SetLogger(s.logs, false, false)
-		s.servers[i].Start()
+		s.start(t, i)
 	}
 	t.Cleanup(func() {
 		for _, srv := range s.servers {
@@ -214,6 +207,25 @@ func (s *secured) reload(t *testing.T, fleet string) {
 	for _, srv := range s.servers {
 		require.NoError(t, srv.Reload())
 	}
+}
+
+// start starts a server from its configuration file.
+func (s *secured) start(t *testing.T, i int) {
+	t.Helper()
+	s.servers[i] = newServer(t, filepath.Join(s.dir, fmt.Sprintf("nats-%d.conf", i+1)))
+	s.servers[i].SetLogger(s.logs, false, false)
+	s.servers[i].Start()
+}
+
+// newServer makes a server from a configuration file. The caller starts it.
+func newServer(t *testing.T, file string) *server.Server {
+	t.Helper()
+	opts, err := server.ProcessConfigFile(file)
+	require.NoError(t, err)
+	opts.NoSigs = true
+	srv, err := server.NewServer(opts)
+	require.NoError(t, err)
+	return srv
 }
 
 func (s *secured) url() string {

@@ -49,11 +49,7 @@ func startKeyed(t *testing.T, flags ...string) *keyed {
 	file := filepath.Join(k.dir, "nats.conf")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q, max_file_store: 20G }\naccounts {\n  include %q\n}\n",
 		strings.TrimPrefix(k.addr, "nats://"), filepath.Join(k.dir, "nats"), "fleets/fleet-"+keyedFleet+".conf"), 0o600))
-	opts, err := server.ProcessConfigFile(file)
-	require.NoError(t, err)
-	opts.NoSigs = true
-	k.srv, err = server.NewServer(opts)
-	require.NoError(t, err)
+	k.srv = newServer(t, file)
 	k.srv.SetLogger(k.logs, false, false)
 	k.srv.Start()
 	t.Cleanup(func() {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -28,11 +27,7 @@ accounts {
   "team_a" { jetstream: enabled, users: [{ user: b, password: secret }] }
 }
 `, address, filepath.Join(dir, "nats")), 0o600))
-	opts, err := server.ProcessConfigFile(file)
-	require.NoError(t, err)
-	opts.NoSigs = true
-	srv, err := server.NewServer(opts)
-	require.NoError(t, err)
+	srv := newServer(t, file)
 	srv.Start()
 	t.Cleanup(func() {
 		srv.Shutdown()

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/serve"
@@ -80,11 +79,7 @@ accounts { team { jetstream: enabled, users: [{ user: a, password: secret, permi
 `, address, filepath.Join(dir, "nats"), rights), 0o600))
 	}
 	permit("")
-	opts, err := server.ProcessConfigFile(file)
-	require.NoError(t, err)
-	opts.NoSigs = true
-	srv, err := server.NewServer(opts)
-	require.NoError(t, err)
+	srv := newServer(t, file)
 	srv.Start()
 	t.Cleanup(func() {
 		srv.Shutdown()

@@ -27,7 +27,7 @@ type InboxCmd struct {
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
 	return `Approvals, questions, calls that a person must settle, and runs that are quarantined or miss events. ` +
-		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. ` +
+		`Each entry has the commands that answer it; if the question has changed since, they answer nothing. ` +
 		`More than ten entries are a table without commands. Questions in full: waymark input RUN.
 
 Example:

@@ -87,7 +87,7 @@ func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 			w.kill(t)
 			w.serve(t, goldenFlags...)
 			require.Eventually(t, func() bool { return len(w.listed(t, "--all")) == verified.Runs }, time.Minute, 50*time.Millisecond,
-				"the list has what is folded, which may be a moment late")
+				"a list has the folded runs: the last one may be late")
 		})
 	}
 }

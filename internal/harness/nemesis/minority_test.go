@@ -418,7 +418,7 @@ func (r *round) notReadyByItself(ctx context.Context, daemon *process) {
 		r.must(err)
 		body, err := io.ReadAll(answer.Body)
 		r.must(errors.Join(err, answer.Body.Close()))
-		if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "takes no writes") {
+		if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "no leader") {
 			return fmt.Errorf("it says %d: %s", answer.StatusCode, body)
 		}
 		return nil

@@ -81,18 +81,24 @@ func TestBulk_CancelOfAFilter_TellsEachResultAndIsHarmlessAgain(t *testing.T) {
 	require.Equal(t, events, d.world.State("coder-2").Head.Counts.Events, "nothing is asked for twice")
 }
 
+// busy starts the runs work-0 to work-2 of the agent coder.
+func (d *desk) busy() (runs [3]*publisher.Run) {
+	d.Helper()
+	box := d.stage.Executor("box-1")
+	for i := range runs {
+		run, err := box.Start(d.Context(), publisher.RunSpec{ID: fmt.Sprintf("work-%d", i), Agent: "coder"})
+		require.NoError(d, err)
+		d.stage.Say(run, time.Second, "Begin.", "I begin.")
+		runs[i] = run
+	}
+	return runs
+}
+
 func TestBulk_CheckedRuns_AreReleasedAndReopened(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
-	box := d.stage.Executor("box-1")
-	for i := range 3 {
-		run, err := box.Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("work-%d", i), Agent: "coder"})
-		require.NoError(t, err)
-		d.stage.Say(run, time.Second, "Begin.", "I begin.")
-		if i == 2 {
-			require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed, Error: &schema.Error{Type: "odd"}}))
-		}
-	}
+	runs := d.busy()
+	require.NoError(t, runs[2].End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed, Error: &schema.Error{Type: "odd"}}))
 	const release, reopen = "/act/release?run=work-0&run=work-1&run=work-2&run=none", "/act/reopen?run=work-0&run=work-2"
 	page := plain(d.page(release))
 	require.Contains(t, page, "Release 2 runs to the fleet?")
@@ -146,15 +152,8 @@ func TestNeedsYou_QuestionsAlike_AreAnsweredTogether(t *testing.T) {
 func TestBulk_ReleaseOfBusyRuns_CommandsHaveForce(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
-	box := d.stage.Executor("box-1")
-	for i := range 3 {
-		run, err := box.Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("work-%d", i), Agent: "coder"})
-		require.NoError(t, err)
-		d.stage.Say(run, time.Second, "Begin.", "I begin.")
-		if i == 0 {
-			require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
-		}
-	}
+	runs := d.busy()
+	require.NoError(t, runs[0].Interrupt(t.Context(), schema.InterruptedPreempted))
 	require.Contains(t, plain(d.page("/act/release?run=work-0&run=work-1")), "waymark release work-1 --force")
 	require.Contains(t, plain(d.page("/act/release?run=work-1&run=work-2")), "for run in work-1 work-2; do waymark release $run --force; done")
 	require.NotContains(t, d.page("/act/cancel?run=work-1&run=work-2"), "--force")
