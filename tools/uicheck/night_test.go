@@ -2,6 +2,7 @@ package uicheck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,12 +24,16 @@ var questions = []struct{ name, path, says string }{
 	{"8-preview", "/act/cancel?status=stuck&agent=coder", "Cancel 14 runs?"},
 	{"9-run", "/run/coder-3", "no executor of coder is alive"},
 	{"10-command", "/?status=stuck&agent=coder", "waymark runs ls --stuck --agent coder"},
+	{"11-fleets", "/executors", "search unreachable"},
 }
 
 // With WAYMARK_UI_SHOTS the pages are drawn into that folder.
 func TestNight_QuestionsOfAnOperator_AreAnsweredAtEachWidth(t *testing.T) {
 	s := newScene(t)
 	s.stage.Night()
+	for _, name := range []string{"search", "ledger-of-the-northern-harbour"} {
+		s.pages.Also(name, nil, errors.New("cannot reach the nats server"))
+	}
 	rules := axe(t)
 	b := s.open()
 	b.show("/needs-you")

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,17 +25,19 @@ import (
 	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Cmd is waymark ui.
 type Cmd struct {
-	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others need a certificate and a token file."`
-	ReadOnly  bool   `help:"Show no buttons, whatever the credentials allow."`
-	NoContent bool   `help:"Hide messages, arguments, results and questions."`
-	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
-	Key       string `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
-	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token for viewers, 16 characters or more."`
-	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Listen    string            `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others need a certificate and a token file."`
+	ReadOnly  bool              `help:"Show no buttons, whatever the credentials allow."`
+	NoContent bool              `help:"Hide messages, arguments, results and questions."`
+	Cert      string            `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
+	Key       string            `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
+	TokenFile string            `type:"path" placeholder:"FILE" help:"File with a token for viewers, 16 characters or more."`
+	Also      map[string]string `placeholder:"FLEET=CONTEXT" mapsep:"none" help:"Show this fleet, too, by a NATS context (name or path); may be repeated."`
+	By        string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -40,7 +45,10 @@ func (Cmd) Help() string {
 	return `The pages have your credentials: an observer's have no buttons. The printed address works for one browser; then another is printed. ` +
 		`Without a terminal it is in a file that is yours alone, and the file's name is printed.
 
+With --also each page has a switch between the fleets, with what is stuck and what needs you.
+
 Examples:
+  waymark --context payments ui --also search=search
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
 }
 
@@ -133,13 +141,14 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // an error concerns one page
-	if err != nil {
-		return err
+	for name := range c.Also {
+		if err := schema.CheckName("fleet", name); err != nil || name == a.Fleet {
+			return failure.New(failure.Usage, "name each other fleet once: --also FLEET=CONTEXT", "--also %s: it is no name of another fleet", name)
+		}
 	}
-	fleet, err := inspector.Connect(ctx, publisher.Config{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait, Encryption: cl.Keys()})
-	if err != nil {
-		return cl.ConnectFailed(ctx, err)
+	config := inspector.Config{By: by, NoContent: c.NoContent, Token: token, Local: secured == nil, Now: a.Now}
+	if config, err = c.fleet(ctx, a, config); err != nil {
+		return err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
 	if err != nil {
@@ -147,11 +156,6 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 			Code: failure.Unavailable, What: fmt.Sprintf("cannot listen on --listen %s: %v", c.Listen, err),
 			Hint: "choose another address, or leave --listen out for a free port", Own: true, Err: err,
 		}
-	}
-	shared, own := sharedPrompt(a)
-	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
-	config := inspector.Config{
-		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts, Local: secured == nil, Now: a.Now, Prompt: shared, OwnContext: own,
 	}
 	var pages *inspector.Inspector
 	var door *entrance
@@ -178,7 +182,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	}
 	if door, err = newEntrance(a); err == nil {
 		defer func() { err = errors.Join(err, door.close()) }()
-		err = door.begin(ready{URL: address(), Fleet: cl.Fleet, Acts: acts})
+		err = door.begin(ready{URL: address(), Fleet: a.Fleet, Acts: config.Acts})
 	}
 	if err != nil {
 		pages.Close()
@@ -187,8 +191,64 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	if secured != nil {
 		listener = tls.NewListener(listener, secured)
 	}
+	var others sync.WaitGroup
+	ctx, end := context.WithCancel(ctx)
+	defer others.Wait()
+	defer end()
+	for _, name := range slices.Sorted(maps.Keys(c.Also)) {
+		pages.Also(name, nil, failure.New(failure.Unavailable, "reload the page", "fleet %s is not reached yet", name))
+		others.Go(func() { c.other(ctx, a, config, pages, name) })
+	}
 	return serve(ctx, pages, listener)
 }
+
+// fleet connects to the fleet of the flags, and completes the configuration of its pages.
+func (c Cmd) fleet(ctx context.Context, a *base.App, config inspector.Config) (inspector.Config, error) {
+	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // an error concerns one page
+	if err != nil {
+		return config, err
+	}
+	config.Fleet, err = inspector.Connect(ctx, publisher.Config{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait, Encryption: cl.Keys()})
+	if err != nil {
+		return config, cl.ConnectFailed(ctx, err)
+	}
+	config.Acts = !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
+	config.Prompt, config.OwnContext = sharedPrompt(a)
+	return config, nil
+}
+
+// other shows a fleet of --also until ctx ends, as soon as it is reached.
+func (c Cmd) other(ctx context.Context, a *base.App, config inspector.Config, first *inspector.Inspector, name string) {
+	config.First = first
+	for ctx.Err() == nil {
+		round, end := context.WithCancelCause(ctx)
+		own := &base.App{Flags: new(*a.Flags), Getenv: a.Getenv, Stderr: a.Stderr, Now: a.Now, Refuse: end} // a revoked key concerns one fleet
+		own.Fleet, own.Conn = name, natsconn.Settings{Context: c.Also[name]}
+		own.Prompt = base.PromptOf(own.Flags, a.Getenv)
+		one, err := c.fleet(round, own, config)
+		var pages *inspector.Inspector
+		if err == nil {
+			pages, err = inspector.New(one)
+		}
+		first.Also(name, pages, err)
+		again := time.After(tryEvery)
+		if err == nil {
+			again = nil
+		}
+		select {
+		case <-again:
+		case <-round.Done():
+		}
+		end(nil)
+		if pages != nil {
+			pages.Close()
+		}
+		own.Close()
+	}
+}
+
+// tryEvery is the interval of attempts to reach a fleet of --also.
+const tryEvery = 5 * time.Second
 
 // sharedPrompt is the prompt of the pages' commands, which a colleague may paste: it names contexts, not their files. Other
 // files of this user are left out; own says so.

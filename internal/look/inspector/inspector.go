@@ -43,6 +43,8 @@ type Config struct {
 	Used func()
 	// Now is the clock for ages.
 	Now func() time.Time
+	// First is the inspector that shows these pages behind its door, after [Inspector.Also]; nil for the first one.
+	First *Inspector
 }
 
 // Inspector serves the pages. Close it.
@@ -50,8 +52,12 @@ type Inspector struct {
 	Config
 	mux       *http.ServeMux
 	templates map[string]*template.Template
-	door      door
-	live      *hub
+	door      *door
+	fleets    *fleets
+	// links puts the addresses in pages behind the first inspector's door, below at; nil and "" for the first one.
+	links *strings.Replacer
+	at    string
+	live  *hub
 	// csrf proves that this process rendered the form.
 	csrf string
 	// submissions are the latest submitted forms.
@@ -66,8 +72,10 @@ type Inspector struct {
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token, secure: !cfg.Local}}
-	if cfg.Local {
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), fleets: new(fleets), door: &door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token, secure: !cfg.Local}}
+	if cfg.First != nil {
+		s.below(cfg.First)
+	} else if cfg.Local {
 		s.door.host = strings.ToLower(rand.Text()) + ".localhost"
 	}
 	var err error
@@ -92,6 +100,7 @@ func New(cfg Config) (*Inspector, error) {
 		s.mux.HandleFunc("POST /run/{run}/act/signal", s.form(s.signal))
 		s.mux.HandleFunc("POST /run/{run}/act/rewind", s.form(s.rewind))
 	}
+	s.mux.HandleFunc("/in/{fleet}/", s.other)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))
 	})
@@ -181,7 +190,7 @@ func (s *Inspector) submitted(do func(context.Context, *http.Request) outcome) h
 			return
 		}
 		s.door.say(w, done.said)
-		http.Redirect(w, r, done.next, http.StatusSeeOther)
+		http.Redirect(w, r, s.at+done.next, http.StatusSeeOther)
 	}
 }
 
@@ -211,6 +220,9 @@ func (s *Inspector) trouble(w http.ResponseWriter, r *http.Request, err error) {
 	p, status := s.problemOf(r.Context(), err)
 	v := s.view("That did not work", "", "")
 	v.Body = p
+	if s.door.knows(r) {
+		v.Fleets = s.fleets.look(r.Context(), s)
+	}
 	s.render(w, status, "trouble", v)
 }
 

@@ -40,7 +40,12 @@ type needs struct {
 const needsOld = time.Second
 
 func (n *needs) get(s *Inspector, patience time.Duration) (*stock, bool, error) {
-	return n.cached.get(needsOld, patience, func(ctx context.Context) (*stock, error) {
+	return n.look(s, needsOld, patience)
+}
+
+// look is get of a stock that may be older.
+func (n *needs) look(s *Inspector, old, patience time.Duration) (*stock, bool, error) {
+	return n.cached.get(old, patience, func(ctx context.Context) (*stock, error) {
 		k, err := s.takeStock(ctx)
 		if err == nil {
 			n.known.Store(int64(len(k.Reasons)))

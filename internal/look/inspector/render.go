@@ -51,6 +51,8 @@ func (s *Inspector) pages() []page {
 // view is the input of a template. Body belongs to the page.
 type view struct {
 	Title, Nav, Fleet string
+	// Fleets are those of the switch; none for one fleet.
+	Fleets []member
 	// Command prints the content of the page.
 	Command string
 	// OwnContext: each reader of the command adds an own context or key.
@@ -81,6 +83,7 @@ func (s *Inspector) view(title, nav, command string) *view {
 
 // complete adds the parts that every page has.
 func (s *Inspector) complete(v *view, r *http.Request) {
+	v.Fleets = s.fleets.look(r.Context(), s)
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
 }
@@ -114,6 +117,9 @@ func (s *Inspector) execute(name, part string, v *view) []byte {
 	var b bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&b, part, v); err != nil {
 		return []byte("<p>This page cannot be made: " + template.HTMLEscapeString(err.Error()))
+	}
+	if s.links != nil {
+		return []byte(s.links.Replace(b.String()))
 	}
 	return b.Bytes()
 }

@@ -153,7 +153,6 @@ document.addEventListener("input", (e) => {
 });
 
 // Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t e h to the pages, p pauses.
-const pages = { f: "/", n: "/needs-you", e: "/executors", h: "/health" };
 document.addEventListener("keydown", (e) => {
   if (!keyed || e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
   if (e.key === "j" || e.key === "k") {
@@ -170,8 +169,8 @@ document.addEventListener("keydown", (e) => {
   } else if (e.key === "?") {
     alert("j k rows · Enter opens · / filter · f fleet · n needs you · e executors · h health · p pause");
     setTimeout(() => alert(""), 6000);
-  } else if (pages[e.key]) {
-    location.assign(pages[e.key]);
+  } else if ("fneh".includes(e.key)) {
+    document.querySelectorAll("nav[aria-label=Pages] a")["fneh".indexOf(e.key)].click();
   } else return;
   e.preventDefault();
 });
