@@ -194,7 +194,7 @@ func TestKeys_RowsAndPages_AreReached(t *testing.T) {
 	require.Equal(t, "SELECT", eval[string](b, "document.activeElement.nodeName"))
 	eval[bool](b, "document.activeElement.blur(); true")
 	b.do(chromedp.KeyEvent("j"))
-	for !eval[bool](b, `document.activeElement.closest("table.runs") !== null`) {
+	for !eval[bool](b, `document.activeElement.closest("table.runs:not(.agents)") !== null`) {
 		b.do(chromedp.KeyEvent("j"))
 	}
 	run := eval[string](b, "document.activeElement.innerText")
