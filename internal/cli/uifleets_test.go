@@ -21,7 +21,7 @@ import (
 func TestUI_SeveralFleets_TheSwitchTellsWhichIsInTrouble(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("it starts a daemon twice")
+		t.Skip("short: a daemon is started twice")
 	}
 	k := startKeyed(t)
 	k.serve(t)
