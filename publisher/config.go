@@ -60,6 +60,9 @@ type Config struct {
 	Executor string
 	// Agent of runs whose spec names none. If it is empty, each spec must name an agent.
 	Agent string
+	// Build is the version of this program, for comparison with other builds that run the same agents: [schema.Version].
+	// Empty means the version of the main module and its revision, as the Go toolchain wrote them into the program.
+	Build string
 	// Heartbeat is the interval of the executor's heartbeats, once it has an active run or looks for one. 0 means the
 	// interval that the fleet's silence timeout requires, 3 seconds by default (schema.FleetSettings.Heartbeat). A
 	// negative duration means no heartbeats: each run is then orphaned after the fleet's silence, whatever it publishes.
@@ -165,6 +168,8 @@ func (c Config) Validate() error {
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
 	case c.VerifyTimeout < 0:
 		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
+	case len(c.Build) > schema.MaxBuild || c.Build != "" && recordable(c.Build) != c.Build:
+		return configError("Build", fmt.Sprintf("%.40q", c.Build), fmt.Sprintf("use at most %d bytes, without control characters", schema.MaxBuild))
 	case c.PolicyMode != "" && c.PolicyMode != PolicyEnforce && c.PolicyMode != PolicyObserve:
 		return configError("PolicyMode", fmt.Sprintf("%.40q", c.PolicyMode), "use PolicyEnforce or PolicyObserve")
 	case c.PolicyMode != "" && c.Policy == nil:

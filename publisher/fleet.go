@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -47,6 +48,8 @@ type Fleet struct {
 	works  works
 	lacked lackedKeys
 	calls  calls
+	// versions of the agents of its executors.
+	versions agentVersions
 
 	mu      sync.Mutex
 	stopped bool
@@ -68,6 +71,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		cfg: cfg.withDefaults(), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin,
 	}
 	f.works.now = f.cfg.Now
+	f.versions = agentVersions{loops: make(map[string]schema.Version), build: cmp.Or(f.cfg.Build, builtFrom())}
 	f.presence = presence{Fleet: f, news: make(chan struct{}, 1)}
 	if f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
@@ -216,7 +220,7 @@ func (f *Fleet) started(spec *RunSpec) *schema.RunStartedData {
 	return &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: maps.Clone(spec.Labels), Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
+		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, Version: f.versions.of(spec.Agent), ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),
 	}
 }

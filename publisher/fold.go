@@ -202,12 +202,12 @@ func verdicts(items []*item) []schema.Verdict {
 }
 
 // opened puts turn.started before the drafts that need it.
-func opened(drafts []draft, head *schema.Head) ([]draft, error) {
+func (l *ledger) opened(drafts []draft) ([]draft, error) {
 	first := &drafts[0]
-	if !first.opens || head.Turn >= first.turn {
+	if !first.opens || l.fold.head.Turn >= first.turn {
 		return drafts, nil
 	}
-	start := draft{data: &schema.TurnStartedData{Turn: first.turn}, turn: first.turn, at: first.at}
+	start := draft{data: &schema.TurnStartedData{Turn: first.turn, Version: l.newVersion()}, turn: first.turn, at: first.at}
 	var err error
 	if start.body, err = schema.MarshalData(start.data); err != nil {
 		return nil, err

@@ -34,6 +34,8 @@ type ledger struct {
 	cancelUnseen bool
 	// signalUnseen: a signal was folded, and the work has not looked for signals since.
 	signalUnseen bool
+	// version returns the version of an agent in this program; nil if it is unknown.
+	version func(agent string) *schema.Version
 	// active: the handle's own events say that it drives the run.
 	active bool
 }
@@ -41,8 +43,17 @@ type ledger struct {
 func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) ledger {
 	return ledger{
 		run: writer.Run, calls: callBook{calls: make(map[schema.CallKey]*knownCall)}, fold: newFold(writer.Fleet, writer.Run, open),
-		writer: writer, stage: handleUsable,
+		writer: writer, stage: handleUsable, version: func(string) *schema.Version { return nil },
 	}
+}
+
+// newVersion returns the version of the run's agent if it is another one than the recorded one; nil if not.
+func (l *ledger) newVersion() *schema.Version {
+	recorded, _ := l.fold.state.Version()
+	if is := l.version(l.fold.head.Agent); is != nil && !is.Equal(recorded) {
+		return is
+	}
+	return nil
 }
 
 // start sets the ledger to the state before the first event of a run. base is the state of the run that it is forked
@@ -123,7 +134,7 @@ func (l *ledger) seal(drafts []draft) ([]*item, error) {
 	if l.over != nil {
 		return nil, l.over
 	}
-	drafts, err := opened(drafts, l.fold.head)
+	drafts, err := l.opened(drafts)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,9 @@ type Tool struct {
 	VerifySubject string
 	// SideEffect describes the effect of a call, for the person who approves it.
 	SideEffect string
+	// Version tells changes of the tool that Parameters do not show, such as arguments that mean something else; see
+	// [schema.Version]. Optional.
+	Version string
 	// Timeout bounds one run of the tool; 0 means Loop.ToolTimeout. It ends the tool's context. A hold or verify call
 	// that exceeds it is held, because its effect is unknown.
 	Timeout time.Duration
@@ -140,6 +143,8 @@ func (t *Tool) prepare() error {
 		return fmt.Errorf("%w: tool %s: %w", ErrConfig, t.Name, t.err)
 	case t.Run == nil:
 		return configError("Loop.Tools", t.Name+" without Run", "set the function that runs it")
+	case len(t.Version) > schema.MaxBuild || t.Version != "" && recordable(t.Version) != t.Version:
+		return configError("Loop.Tools", fmt.Sprintf("%s with the version %.40q", t.Name, t.Version), fmt.Sprintf("use at most %d bytes, without control characters", schema.MaxBuild))
 	case t.Timeout < 0:
 		return configError("Loop.Tools", fmt.Sprintf("%s with the timeout %s", t.Name, t.Timeout), "use 0 or more")
 	}

@@ -32,6 +32,7 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		fleet: f, id: id, slot: publishSlot{run: id, held: make(chan struct{}, 1), stopped: f.isStopped},
 		ledger: shared(newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}, f.openKnown())),
 	}
+	r.ledger.l.version = f.versions.of
 	r.ledger.l.policy = callPolicy{set: f.cfg.Policy != nil, observes: f.observes()}
 	if f.unrecorded() {
 		r.recorder = memory{r.ledger}

@@ -56,7 +56,8 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}
-	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery {
+	version := with(r.ledger, (*ledger).newVersion)
+	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery && version == nil {
 		err := r.Err()
 		if err == nil {
 			err = with(r.ledger, (*ledger).checkLive) // before the caller pays for a model call
@@ -69,7 +70,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 		}
 		return &Turn{run: r, number: spec.Number}, nil
 	}
-	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Signals: spec.Signals, Purpose: spec.Purpose}
+	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Signals: spec.Signals, Purpose: spec.Purpose, Version: version}
 	if _, err := r.publish(ctx, draft{data: data, turn: spec.Number}); err != nil {
 		return nil, err
 	}

@@ -198,7 +198,7 @@ func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	} else {
 		t = s.openTurn(d.Turn, e)
 	}
-	t.Purpose = d.Purpose
+	t.Purpose, t.Version = d.Purpose, cmp.Or(d.Version, t.Version)
 	for i := range d.Messages {
 		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
 	}

@@ -33,6 +33,8 @@ type ExecutorsReply struct {
 	// do not say what they claim. Both are absent if the replica has not received heartbeats for the fleet's silence.
 	Claiming map[string]int `json:"claiming,omitzero"`
 	Unsaid   int            `json:"unsaid,omitzero"`
+	// Versions are the different versions of each agent in the request at these living executors.
+	Versions map[string][]Version `json:"versions,omitzero"`
 }
 
 // ExecutorState is one process of an executor.

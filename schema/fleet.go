@@ -52,6 +52,8 @@ type Heartbeat struct {
 	// Agents whose runs the executor claims, at most [MaxClaimed]; [AnyAgent] stands for all. Absent if it has claimed
 	// none yet, or does not say.
 	Agents []string `json:"agents,omitzero"`
+	// Versions of agents at the executor, by agent: as many as fit in [MaxVersionsBytes].
+	Versions map[string]Version `json:"versions,omitzero"`
 	// Overdue are model requests and tool calls that exceed their limit, the oldest first. At most [MaxOverdue];
 	// OverdueMore is how many more there are.
 	Overdue     []Overdue      `json:"overdue,omitzero"`
@@ -67,6 +69,9 @@ type HeldRun struct {
 	Run   string `json:"run"`
 	Epoch Epoch  `json:"epoch,omitzero"`
 }
+
+// MaxVersionsBytes bounds the versions in a heartbeat, encoded.
+const MaxVersionsBytes = 32 << 10
 
 // MaxClaimed bounds the agents in a heartbeat. An instance with more names none.
 const MaxClaimed = 64

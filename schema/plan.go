@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -81,6 +82,37 @@ type Plan struct {
 	// empty for none.
 	PhasesSkipped  []string `json:"phases_skipped"`
 	PhaseRestarted string   `json:"phase_restarted,omitzero"`
+	// Versions of living executors that claim runs of the agent, if they are other ones than the run's; see
+	// [Plan.Compare].
+	Versions []PlanVersion `json:"versions,omitzero"`
+}
+
+// PlanVersion is a version under which the run would go on.
+type PlanVersion struct {
+	Build string `json:"build,omitzero"`
+	// Since is the turn that recorded the version of the run, 0 for its start, and Changes are what is other since, in
+	// words; see [Drift].
+	Since   int32    `json:"since"`
+	Changes []string `json:"changes"`
+}
+
+// Text is the line above the changes.
+func (v *PlanVersion) Text() string {
+	at := "the run's start"
+	if v.Since > 0 {
+		at = fmt.Sprintf("turn %d", v.Since)
+	}
+	return fmt.Sprintf("Executors with build %s would go on with other code than that of %s", cmp.Or(v.Build, "unknown"), at)
+}
+
+// Compare adds those versions of the run's agent to the plan that differ from the recorded one.
+func (p *Plan) Compare(s *State, versions []Version) {
+	recorded, since := s.Version()
+	for i := range versions {
+		if changes := Drift(recorded, &versions[i]); len(changes) > 0 {
+			p.Versions = append(p.Versions, PlanVersion{Build: versions[i].Build, Since: since, Changes: changes})
+		}
+	}
 }
 
 // PlanPoint is a point of a run.

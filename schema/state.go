@@ -70,6 +70,8 @@ type StateTurn struct {
 	// Attempts counts the times it was started.
 	Attempts  int    `json:"attempts"`
 	StartedAt string `json:"started_at,omitzero"`
+	// Version of the agent since this turn; nil if it is that of the turn before.
+	Version *Version `json:"version,omitzero"`
 	// Answer is the model's answer from turn.answered; nil if it was not written.
 	Answer *StateAnswer `json:"answer,omitzero"`
 	// Ended is the data of turn.ended without its messages; nil if it was not written.

@@ -11,7 +11,9 @@ type TurnStartedData struct {
 	// Signals are the ids of open signals in the messages. The answer of the turn consumes them.
 	Signals []string `json:"signals,omitzero" check:"max=64" each:"required,max=256,text"`
 	// Purpose is work (the default) or recovery.
-	Purpose string         `json:"purpose,omitzero" check:"oneof=work|recovery"`
+	Purpose string `json:"purpose,omitzero" check:"oneof=work|recovery"`
+	// Version of the agent, if it is another one than that before the turn.
+	Version *Version       `json:"version,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }

@@ -21,15 +21,22 @@ func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, agents []st
 		reply.HeardSince = schema.FormatTime(steady)
 	}
 	if heard && now.Sub(steady) >= fleet { // each living executor was heard by now
-		reply.Claiming = make(map[string]int, len(agents))
+		reply.Claiming, reply.Versions = make(map[string]int, len(agents)), make(map[string][]schema.Version, len(agents))
 		for _, agent := range agents {
 			reply.Claiming[agent] = 0
 		}
 		all := 0
 		for _, l := range lives {
-			switch {
-			case !l.alive(now, fleet):
+			if !l.alive(now, fleet) {
 				continue
+			}
+			for _, agent := range agents {
+				v, ok := l.versions[agent]
+				if known := reply.Versions[agent]; ok && !slices.ContainsFunc(known, func(o schema.Version) bool { return v.Equal(&o) }) {
+					reply.Versions[agent] = append(known, v)
+				}
+			}
+			switch {
 			case len(l.agents) == 0:
 				reply.Unsaid++
 			case slices.Contains(l.agents, schema.AnyAgent):

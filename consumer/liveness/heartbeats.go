@@ -22,9 +22,9 @@ import (
 const (
 	// maxInstances bounds the instances of all executors.
 	maxInstances = 1 << 16
-	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run or agent, and 1 KiB for each
-	// piece of overdue work.
-	maxHeartbeat = 16<<10 + (schema.MaxHeld+schema.MaxClaimed)*128 + schema.MaxOverdue<<10
+	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run or agent, 1 KiB for each
+	// piece of overdue work, and the versions.
+	maxHeartbeat = 16<<10 + (schema.MaxHeld+schema.MaxClaimed)*128 + schema.MaxOverdue<<10 + schema.MaxVersionsBytes
 	// maxHeld bounds the remembered runs and agents of all instances.
 	maxHeld = 1 << 18
 	// maxOverdue bounds the remembered overdue work of all instances.
@@ -93,6 +93,9 @@ type instanceLife struct {
 	held map[string]schema.Epoch
 	// agents whose runs it claims, by its last heartbeat; nil if it does not say.
 	agents []string
+	// versions of agents there, and claims counts both for the limit of what is remembered.
+	versions map[string]schema.Version
+	claims   int
 	// overdue is the overdue work in its last heartbeat.
 	overdue []schema.Overdue
 	// count of its last heartbeat, if it signs them.
@@ -330,7 +333,7 @@ func (h *Heartbeats) record(b *schema.Heartbeat) error {
 	l := h.touch(b.Executor, b.Instance)
 	l.interval = time.Duration(cmp.Or(b.IntervalMS, schema.DefaultHeartbeatMS)) * time.Millisecond
 	l.leaving, l.count = b.Leaving, b.Beat
-	return errors.Join(h.setHeld(l, b.Held), h.setAgents(l, b.Agents), h.setOverdue(l, b.Overdue))
+	return errors.Join(h.setHeld(l, b.Held), h.setAgents(l, b.Agents, b.Versions), h.setOverdue(l, b.Overdue))
 }
 
 // setHeld replaces the list of an instance's runs; nil means that it lists none. Without room for a list the instance
@@ -367,9 +370,9 @@ func (h *Heartbeats) room(n int, executor string) error {
 
 // setAgents replaces the agents whose runs an instance claims. An instance with an invalid list, or without room for it,
 // counts as one that does not say. Under h.mu.
-func (h *Heartbeats) setAgents(l *instanceLife, agents []string) error {
-	h.held -= len(l.agents)
-	l.agents = nil
+func (h *Heartbeats) setAgents(l *instanceLife, agents []string, versions map[string]schema.Version) error {
+	h.held -= l.claims
+	l.agents, l.versions, l.claims = nil, nil, 0
 	if len(agents) > schema.MaxClaimed {
 		return fmt.Errorf("%w: executor %s lists %d agents, at most %d", errHeartbeat, l.executor, len(agents), schema.MaxClaimed)
 	}
@@ -380,10 +383,17 @@ func (h *Heartbeats) setAgents(l *instanceLife, agents []string) error {
 	}
 	slices.Sort(agents)
 	agents = slices.Compact(agents)
-	if err := h.room(len(agents), l.executor); err != nil {
+	claims := len(agents)
+	for agent, v := range versions {
+		if err := schema.Check(&v); err != nil {
+			return fmt.Errorf("%w: executor %s: version of agent %.64q: %w", errHeartbeat, l.executor, agent, err)
+		}
+		claims += v.Parts()
+	}
+	if err := h.room(claims, l.executor); err != nil {
 		return err
 	}
-	l.agents = agents
+	l.agents, l.versions, l.claims = agents, versions, claims
 	return nil
 }
 
@@ -436,7 +446,7 @@ func (h *Heartbeats) makeRoom() {
 }
 
 func (h *Heartbeats) forget(l *instanceLife) {
-	h.held -= len(l.held) + len(l.agents)
+	h.held -= len(l.held) + l.claims
 	h.overdue -= len(l.overdue)
 	h.instances--
 	own := h.executors[l.executor]

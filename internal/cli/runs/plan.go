@@ -35,6 +35,11 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 			return err
 		}
 		plan := schema.PlanOf(state)
+		var executors schema.ExecutorsReply
+		if err := cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Agents: []string{plan.Agent}}, &executors); err != nil {
+			return err
+		}
+		plan.Compare(state, executors.Versions[plan.Agent])
 		if a.JSON {
 			return errors.Join(output.Document(a.Stdout, plan), missing)
 		}
@@ -70,6 +75,16 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 		"signals", signalsText(h),
 	); err != nil {
 		return err
+	}
+	for _, v := range p.Versions {
+		if _, err := fmt.Fprintf(a.Stdout, "\n%s:\n", output.Printable(v.Text())); err != nil {
+			return err
+		}
+		for _, change := range v.Changes {
+			if _, err := fmt.Fprintln(a.Stdout, "  "+output.Printable(change)); err != nil {
+				return err
+			}
+		}
 	}
 	if err := printPlanCalls(a, p.Calls); err != nil {
 		return err

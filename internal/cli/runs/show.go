@@ -85,7 +85,7 @@ func (showCmd) print(a *base.App, t *story.Told, h *schema.Head, quarantined boo
 		waited = "waited " + story.Span(time.Duration(t.WaitedMS)*time.Millisecond)
 	}
 	if err := output.Fields(a.Stdout,
-		"run", t.Run, "agent", t.Agent, "model", t.ModelText(), "task", h.Task, "status", story.HeadStatus(h, quarantined),
+		"run", t.Run, "agent", t.Agent, "model", t.ModelText(), "build", t.Build, "task", h.Task, "status", story.HeadStatus(h, quarantined),
 		"took", output.Words(append([]string{story.Span(time.Duration(t.DurationMS) * time.Millisecond), waited}, counts...)...), "tokens", story.TokensText(t.Usage),
 		"calls decided", t.Decisions.Text(), "made", madeText(h.Counts), "signals", signalsText(h),
 	); err != nil {

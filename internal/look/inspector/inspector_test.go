@@ -498,3 +498,27 @@ func TestScript_Size_IsSmall(t *testing.T) {
 	status, _ = d.get("/assets/")
 	require.NotEqual(t, http.StatusInternalServerError, status)
 }
+
+// The timeline tells at which turn another build went on, and the recovery page what differs at the living executors.
+func TestVersions_OfRunAndExecutors_AreCompared(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	executor := func(build string) *publisher.Fleet {
+		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: d.world.Conn(), Fleet: schema.DefaultFleet, Executor: "box-" + build, Agent: "coder", Build: build})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = f.Close(context.Background()) })
+		return f
+	}
+	run, err := executor("v1").Start(t.Context(), publisher.RunSpec{ID: "deployed"})
+	require.NoError(t, err)
+	d.stage.Say(run, time.Second, "Begin.", "I begin.")
+	run, err = executor("v2").Resume(t.Context(), "deployed", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	d.stage.Say(run, time.Second, "Go on.", "I go on.")
+	require.Contains(t, plain(d.page("/run/deployed")), "build v2, was v1")
+	_, err = executor("v3").Claim(t.Context(), publisher.ClaimSpec{})
+	require.ErrorIs(t, err, publisher.ErrNothing)
+	require.Eventually(t, func() bool {
+		return strings.Contains(plain(d.page("/run/deployed/recovery")), "Executors with build v3 would go on with other code than that of turn 2")
+	}, time.Minute, 100*time.Millisecond)
+}

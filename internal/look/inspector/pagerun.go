@@ -259,6 +259,11 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 		return nil, err
 	}
 	plan := schema.PlanOf(state)
+	var executors schema.ExecutorsReply
+	if err := s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Agents: []string{plan.Agent}}, &executors); err != nil {
+		return nil, err
+	}
+	plan.Compare(state, executors.Versions[plan.Agent])
 	body := recoveryBody{
 		Plan: &plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
 		ReusedText: story.ReusedText(&plan), NotReusedText: story.NotReusedText(&plan),

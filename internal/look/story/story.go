@@ -66,6 +66,8 @@ type Story struct {
 	// submitted: the run was created for an executor to claim. takeovers and signals count takeovers and open signals.
 	submitted          bool
 	takeovers, signals int
+	// version is the last one of the agent; nil if none is known.
+	version *schema.Version
 	// at is the place of the current record.
 	at moment
 }
@@ -140,6 +142,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	switch d := v.Data.(type) {
 	case *schema.RunStartedData:
 		s.say(&Beat{Kind: KindRun, What: "started", Detail: "by " + d.Executor, At: when})
+		s.version = d.Version
 	case *schema.RunResumedData:
 		s.takeover(d, when)
 	case *schema.RunOrphanedData:
@@ -158,6 +161,10 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunCancelRequestedData:
 		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, unnamed), At: when})
 	case *schema.TurnStartedData:
+		if changes := schema.Drift(s.version, d.Version); len(changes) > 0 {
+			s.say(&Beat{Kind: KindRun, What: "version", Turn: d.Turn, Detail: strings.Join(changes, "; "), At: when})
+		}
+		s.version = cmp.Or(d.Version, s.version)
 		s.turn = &Beat{Kind: KindModel, Turn: d.Turn, What: "model", At: when, Open: true}
 		s.say(s.turn)
 	case *schema.TurnAnsweredData:

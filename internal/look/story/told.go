@@ -24,6 +24,8 @@ type Told struct {
 	Model     string `json:"model,omitzero"`
 	ModelTier string `json:"model_tier,omitzero"`
 	Provider  string `json:"provider,omitzero"`
+	// Build is the latest recorded one of the agent.
+	Build string `json:"build,omitzero"`
 	// Decisions about calls, compactions and artifacts are counted. Limits are those that were reached.
 	Decisions   Decisions                 `json:"decisions,omitzero"`
 	Compactions int64                     `json:"compactions,omitzero"`
@@ -71,6 +73,9 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 		Decisions: decisionsOf(s.State), Compactions: h.Counts.Compactions, Artifacts: h.Counts.Artifacts, Limits: s.State.Limits,
 	}
 	if d := s.State.Started; d != nil {
+		if s.version != nil {
+			t.Build = s.version.Build
+		}
 		t.Model, t.ModelTier, t.Provider = d.Model, d.ModelTier, d.Provider
 	}
 	if s.submitted && t.Takeovers > 0 {
