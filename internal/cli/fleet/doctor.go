@@ -26,7 +26,7 @@ type DoctorCmd struct {
 // Help is the text below the flags.
 func (DoctorCmd) Help() string {
 	return `Changes nothing. What failed comes first; checks that would find its consequences are left out. The exit code is 1 if a check fails, and 0 if
-there are only warnings.
+there are only warnings. Without the fleet it checks whether the server can have it, and the exit code is 4.
 
 Example:
   waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`
@@ -50,6 +50,8 @@ type doctor struct {
 	// bad are the checks that failed or were left out, and left the latter.
 	bad  map[string]bool
 	left []string
+	// missing is the error for a fleet that does not exist: the server is checked for it.
+	missing error
 	// What checks learn for later ones: the settings, the server's report of each stream, how many bytes the account's
 	// streams may still store within their limits, and the daemon's answer.
 	js       jetstream.JetStream
@@ -94,6 +96,14 @@ var checks = []check{
 	{"dead letters", []string{"servers", "streams"}, "none", (*doctor).letters},
 }
 
+// before are the checks for a fleet that does not exist yet.
+var before = []check{
+	{"credentials", nil, "required, and no other machine can read the connection", (*doctor).credentials},
+	{"durability", nil, "", (*doctor).durability},
+	{"new streams", nil, "this key may make them", (*doctor).creation},
+	{"room for streams", []string{"new streams"}, "", (*doctor).reservation},
+}
+
 func ok(format string, args ...any) base.Finding {
 	return base.Find("", base.Good, "", format, args...)
 }
@@ -113,9 +123,10 @@ func (d *doctor) examine(ctx context.Context) (err error) {
 	if err = base.Fit(d.cl.NATS); err == nil {
 		d.js, d.settings, err = d.cl.Settings(ctx)
 	}
+	server := ok("version %s, max_payload for this key is %s", d.cl.NATS.ConnectedServerVersion(), output.Bytes(d.cl.NATS.MaxPayload()))
 	if err == nil {
-		d.add("server", ok("version %s, max_payload for this key is %s", d.cl.NATS.ConnectedServerVersion(), output.Bytes(d.cl.NATS.MaxPayload())))
-		d.all(ctx)
+		d.add("server", server)
+		d.all(ctx, checks)
 	} else {
 		limit, cancel := context.WithTimeout(ctx, d.cl.Wait)
 		defer cancel()
@@ -124,7 +135,12 @@ func (d *doctor) examine(ctx context.Context) (err error) {
 			d.add("streams", fault(base.LostDo, "fleet %s is missing at %s, although its daemon %s runs", d.cl.Fleet, d.cl.Target.Address(), d.reply.Replica))
 		}
 		if d.left = []string{"all else"}; len(d.found) == 0 {
-			return err
+			if failure.Explain(ctx, err).Code != failure.NotFound {
+				return err
+			}
+			d.left, d.missing = nil, err
+			d.add("server", server)
+			d.all(ctx, before)
 		}
 	}
 	if len(d.left) > 0 {
@@ -144,9 +160,13 @@ func (d *doctor) add(check string, f base.Finding) {
 }
 
 // all runs the checks. What the client may not ask ends its check.
-func (d *doctor) all(ctx context.Context) {
+func (d *doctor) all(ctx context.Context, checks []check) {
 	watch := access.NewWatch()
 	d.cl.NATS.SetErrorHandler(watch.Handler(nil)) // the handler before ends the command
+	may := "look at all"
+	if d.missing != nil {
+		may = "make a fleet"
+	}
 	for _, c := range checks {
 		out := slices.ContainsFunc(c.after, func(name string) bool { return d.bad[name] })
 		if !out {
@@ -159,7 +179,7 @@ func (d *doctor) all(ctx context.Context) {
 				}
 				d.add(c.name, f)
 			} else if !d.bad["rights"] {
-				d.add("rights", fault(refused.Hint(), "this key may not look at all: %s", refused.What()))
+				d.add("rights", fault(refused.Hint(), "this key may not %s: %s", may, refused.What()))
 			}
 			stop()
 		}
@@ -191,6 +211,9 @@ func (c DoctorCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error 
 		err = output.Document(a.Stdout, out)
 	} else {
 		err = printDiagnosis(a, &out)
+	}
+	if err == nil && out.Failed == 0 {
+		err = d.missing
 	}
 	if err == nil && out.Failed > 0 {
 		err = failure.New(failure.General, "", "failed: %s", strings.Join(slices.Compact(failed), ", "))

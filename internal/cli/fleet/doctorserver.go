@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -171,6 +172,39 @@ func (d *doctor) account(ctx context.Context) base.Finding {
 		f.Result, f.Do = base.Warning, "raise the account's max_file, or lower the fleets' quotas"
 	}
 	return f
+}
+
+// creation checks that this key may make streams: the server refuses a request without a stream's name, and makes nothing.
+func (d *doctor) creation(ctx context.Context) (f base.Finding) {
+	subject := "$JS.API.STREAM.CREATE." + schema.NamesOf(d.cl.Fleet, 0).EventStream()
+	if _, err := d.cl.NATS.RequestWithContext(ctx, subject, []byte("{}")); err != nil && context.Cause(ctx) == nil {
+		return unknown(err)
+	}
+	return f
+}
+
+// reservation checks the account's limits against what a new fleet of one shard reserves.
+func (d *doctor) reservation(ctx context.Context) base.Finding {
+	info, err := d.js.AccountInfo(ctx)
+	if err != nil {
+		return unknown(err)
+	}
+	limits, streams := info.Limits, access.Streams(1)
+	need, free := kvstore.Storage(1, kvstore.DefaultQuotaBytes, kvstore.DefaultReserveBytes), limits.MaxStore-int64(info.ReservedStore) //nolint:gosec // a size on disk
+	switch quota := kvstore.LargestQuota(max(free, 0), 1); {
+	case limits.MaxMemory >= 0 && limits.MaxMemory < access.FollowMemory:
+		return fault("raise max_memory of the account to 64Mi", "the account may use %s of memory, and readers need %s", output.Bytes(limits.MaxMemory), output.Bytes(access.FollowMemory))
+	case limits.MaxStreams >= 0 && limits.MaxStreams-info.Streams < streams:
+		return fault("raise max_streams of the account", "the account may have %d more streams, and a fleet has %d", limits.MaxStreams-info.Streams, streams)
+	case limits.MaxStore < 0:
+		return ok("the account has no limit; each server needs %s in its max_file_store for each shard, or a smaller --quota", output.Bytes(need))
+	case free >= need:
+		return ok("%s are free, and a shard reserves %s", output.Bytes(free), output.Bytes(need))
+	case quota < kvstore.MinQuotaBytes:
+		return fault("raise max_file of the account", "%s are free, and the smallest fleet reserves %s", output.Bytes(free), output.Bytes(kvstore.LeastRoom(1)))
+	default:
+		return warning("raise max_file of the account, or use --quota "+base.ByteSize(quota).Flag(), "%s are free, and a shard reserves %s", output.Bytes(free), output.Bytes(need))
+	}
 }
 
 // disk checks the free space of the local server's disk.

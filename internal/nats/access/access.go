@@ -286,8 +286,8 @@ func daemonRights(fleet string, shards int) Rights {
 	return r
 }
 
-// streams is the number of streams of a fleet.
-func streams(shards int) int { return 3*shards + 4 }
+// Streams is the number of streams of a fleet.
+func Streams(shards int) int { return 3*shards + 4 }
 
 // shardsText is the number of shards for people.
 func shardsText(n int) string {

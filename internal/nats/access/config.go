@@ -31,8 +31,8 @@ type Account struct {
 
 // Limits of an account besides its storage.
 const (
-	// followMemory is the memory for in-memory consumers.
-	followMemory = 64 << 20
+	// FollowMemory is the memory for in-memory consumers.
+	FollowMemory = 64 << 20
 	// accountConsumers bounds the consumers of an account: each replica of the daemon has a handful for each shard.
 	accountConsumers = 64
 	// streamingThreshold is how long an answer of several messages may pause. The server keeps each such request until
@@ -107,8 +107,8 @@ func (a Account) store(w *writer) {
 	if a.Storage > 0 {
 		w.line("max_file: %d", a.Storage)
 	}
-	w.line("max_memory: %d", followMemory)
-	w.line("max_streams: %d", streams(a.Shards))
+	w.line("max_memory: %d", FollowMemory)
+	w.line("max_streams: %d", Streams(a.Shards))
 	w.line("max_consumers: %d", accountConsumers*a.Shards)
 	w.close()
 	w.line("limits { max_connections: %d, max_leafnodes: 0 }", cmp.Or(a.Connections, DefaultConnections))
