@@ -284,14 +284,14 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 			With(map[string]any{"segment": broken.Segment, "gap": broken.Gap})
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
 		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not available")
-		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not available", s.cfg.Fleet)
+		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is missing, or has no leader", s.cfg.Fleet)
 	case errors.Is(err, keyring.ErrSigner):
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("control event not signed")
 		return schema.Fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
 			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
 	case isUnavailable(err):
 		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request not answered in time")
-		return schema.Fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is complete")
+		return schema.Fail(schema.CodeUnavailable, again, "the NATS servers of fleet %s did not confirm in time that the answer is complete", s.cfg.Fleet)
 	default:
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request failed")
 		return schema.Fail(schema.CodeInternal, "See the daemon's log.", "request failed")
