@@ -49,3 +49,27 @@ func TestCached_SlowReadFailed_IsReadAgainSoon(t *testing.T) {
 	value, _, _ = c.get(time.Second, time.Minute, func(context.Context) (string, error) { return "not read", nil })
 	require.Equal(t, "back", value, "a slow value is read less often")
 }
+
+// A read that hangs, because the servers are away, does not let a page show for minutes what was true before.
+func TestCached_ReadHangs_OldValueIsGone(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	hangs := func(context.Context) (string, error) { <-end; return "", context.DeadlineExceeded }
+	c := cached[string]{value: "before", at: time.Now().Add(-2 * time.Second)}
+	value, ok, err := c.get(time.Second, time.Millisecond, hangs)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "before", value)
+	c.mu.Lock()
+	c.at = time.Now().Add(-time.Second - peekable)
+	c.mu.Unlock()
+	_, ok, err = c.get(time.Second, time.Millisecond, hangs)
+	require.NoError(t, err)
+	require.False(t, ok)
+	c.mu.Lock()
+	c.took = time.Minute
+	c.mu.Unlock()
+	_, ok, _ = c.get(time.Second, time.Millisecond, hangs)
+	require.True(t, ok, "a slow value is read less often")
+}

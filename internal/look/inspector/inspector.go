@@ -241,7 +241,7 @@ type cached[T any] struct {
 }
 
 // get returns the value, and reads it again if it is older than old. A slow value is read less often. After patience it
-// returns the older value; ok is false if there is none.
+// returns the older value; ok is false if there is none, or none that could be read lately.
 func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) (T, error)) (value T, ok bool, err error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -254,7 +254,7 @@ func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.value, !c.at.IsZero(), c.err
+	return c.value, time.Since(c.at) < max(old, 11*c.took)+peekable, c.err
 }
 
 func (c *cached[T]) recent(old time.Duration) bool {

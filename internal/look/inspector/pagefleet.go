@@ -110,7 +110,7 @@ func (s *Inspector) runs(ctx context.Context, f *filter) (list schema.ListReply,
 	case err != nil:
 		return list, err
 	case !ok:
-		return list, failure.New(failure.Unavailable, "reload the page", "the runs were not read within %s", readSoon)
+		return list, failure.New(failure.Unavailable, "reload the page; if it happens again, run: "+s.Prompt.Command("doctor"), "no daemon listed the runs within %s", readSoon)
 	}
 	list.Incomplete = k.Incomplete
 	for i := range k.stuck {
