@@ -34,6 +34,7 @@ const (
 	LostDo   = "do not restart the daemon; if the store of the NATS server was lost, restore a backup"
 	WritesDo = "check that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each NATS server has " +
 		"free space: restart a server whose disk was full, it stores no message before. The daemon continues by itself"
+	jetStreamDo = "check that the server's configuration has a jetstream block and that its disk has free space; restart one whose disk was full"
 )
 
 // Finding is the result of a check. Doctor, the daemon's log and its health checks use the same words.
@@ -79,13 +80,27 @@ func Unusable(ctx context.Context, nc *nats.Conn, address string) []Finding {
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
-		return []Finding{Find("jetstream", Failed, "check that the server's configuration has a jetstream block and that its disk has free space; restart one whose disk was full", "JetStream is off at %s", address)}
+		return []Finding{Find("jetstream", Failed, jetStreamDo, "JetStream is off at %s", address)}
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return []Finding{Find("jetstream", Failed, "set jetstream: enabled for the account, and reload the NATS servers", "JetStream is off for this account at %s", address)}
 	case js == nil:
 		return nil
 	}
-	return slices.DeleteFunc(Streams(kvstore.Inspect(ctx, js, nil)), func(f Finding) bool { return f.Result != Failed })
+	list := kvstore.Inspect(ctx, js, nil)
+	if found := slices.DeleteFunc(Streams(list), func(f Finding) bool { return f.Result != Failed }); len(found) > 0 {
+		return found
+	}
+	return Silent(list, address)
+}
+
+// Silent finds that no stream answers.
+func Silent(list []kvstore.Inspected, address string) []Finding {
+	for i := range list {
+		if s := &list[i]; s.Info != nil || errors.Is(s.Err, kvstore.ErrStreamMissing) {
+			return nil
+		}
+	}
+	return []Finding{Find("jetstream", Failed, jetStreamDo, "JetStream does not answer at %s: %s", address, list[0].Err)}
 }
 
 // Streams finds servers that are down or behind, each with the number of its streams, and then streams that are missing

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +178,7 @@ func (d *doctor) all(ctx context.Context, checks []check) {
 				if f.Result == "" {
 					f = ok("%s", c.ok)
 				}
-				d.add(c.name, f)
+				d.add(cmp.Or(f.Check, c.name), f)
 			} else if !d.bad["rights"] {
 				d.add("rights", fault(refused.Hint(), "this key may not %s: %s", may, refused.What()))
 			}

@@ -90,8 +90,8 @@ func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Durati
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
 	settings := d.waymark.Settings().Current()
-	streams := make(chan []base.Finding, 1)
-	go func() { streams <- base.Streams(d.waymark.Service().Streams(ctx)) }()
+	streams := make(chan []kvstore.Inspected, 1)
+	go func() { streams <- d.waymark.Service().Streams(ctx) }()
 	var closed []int
 	var why string
 	for _, q := range d.waymark.Service().Quorum(ctx, fresh) {
@@ -103,7 +103,8 @@ func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Durati
 			why = q.Err.Error() + "; the last one was acknowledged at " + q.At.UTC().Format(time.RFC3339)
 		}
 	}
-	list = <-streams
+	inspected := <-streams
+	list = base.Streams(inspected)
 	err := d.waymark.Settings().Err()
 	switch {
 	case base.AnyFailed(list): // the rest are its consequences
@@ -111,6 +112,9 @@ func (d *daemon) readiness(ctx context.Context, now time.Time, fresh time.Durati
 		return []base.Finding{base.Find("settings", base.Failed, fmt.Sprintf("restart the daemon with --shards %d and the fleet's --quota, --silence and --replicas, "+
 			"then set its retention and keys", settings.Shards), "settings of fleet %s are missing: %s", settings.Fleet, err)}
 	case len(closed) > 0:
+		if silent := base.Silent(inspected, d.target.Address()); len(silent) > 0 {
+			return silent
+		}
 		return append([]base.Finding{base.Find("writes", base.Failed, base.WritesDo, "the log of %s acknowledges no write: %s", base.Names("shard", closed), why)}, list...)
 	}
 	return list
