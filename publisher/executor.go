@@ -318,7 +318,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 		case e.fleet.isStopped():
 			err = ErrStopped
 		case natsconn.Unauthorized(last):
-			err = fmt.Errorf("%w: the server closed the connection for good: %w", ErrNotPermitted, last)
+			err = fmt.Errorf("%w: the server closed the connection for good, for example because the key was revoked: %w", ErrNotPermitted, last)
 		default:
 			err = fmt.Errorf("%w: %w", ErrUnavailable, cmp.Or(last, nats.ErrConnectionClosed))
 		}
@@ -354,7 +354,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 	e.fleet.presence.addCapacity(-max(e.spec.Capacity, 0))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return errors.Join(append(e.left, err)...)
+	return errors.Join(append([]error{err}, e.left...)...) // the cause first
 }
 
 func (e *Executor) begin() error {
