@@ -39,10 +39,21 @@ type world struct {
 	live    map[string]map[string]labels.Labels
 }
 
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return &world{t: t, at: time.Now(), series: newSeries(), rules: newRules(t), targets: make(map[string]string), live: make(map[string]map[string]labels.Labels)}
+}
+
 // scrape scrapes all daemons and evaluates the rules once, and returns the alerts that fire.
 func (w *world) scrape() map[string][]alert {
 	w.t.Helper()
-	w.at = w.at.Add(scrapeEvery)
+	return w.scrapeAfter(scrapeEvery)
+}
+
+// scrapeAfter is scrape after so much time on the test's own clock.
+func (w *world) scrapeAfter(d time.Duration) map[string][]alert {
+	w.t.Helper()
+	w.at = w.at.Add(d)
 	for instance, address := range w.targets {
 		seen, up := make(map[string]labels.Labels), 0.0
 		for name, family := range w.get(address) {
@@ -162,12 +173,9 @@ func (w *world) until(within time.Duration, names ...string) map[string][]alert 
 
 func TestAlerts_RealDaemons_FireAboutWhatIsGone(t *testing.T) {
 	dir := t.TempDir()
-	program := filepath.Join(dir, "waymark")
-	build := exec.Command("go", "build", "-o", program, "./cmd/waymark")
-	build.Dir = filepath.Join("..", "..")
-	said, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", said)
-	w := &world{t: t, at: time.Now(), series: newSeries(), rules: newRules(t), targets: make(map[string]string), live: make(map[string]map[string]labels.Labels)}
+	program, err := built()
+	require.NoError(t, err)
+	w := newWorld(t)
 	w.serve(program, filepath.Join(dir, "alive"), "alive")
 	kill := w.serve(program, filepath.Join(dir, "dead"), "dead")
 	for fleet, address := range w.targets {
