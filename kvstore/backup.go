@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/nats/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -233,6 +234,47 @@ func Vacate(ctx context.Context, js jetstream.JetStream, settings schema.FleetSe
 		}
 	}
 	return p.fleets.bucket.remove(ctx, settings.Fleet)
+}
+
+// Remove deletes the streams of a fleet with all that they store, its leases and the record of its backups, and then its
+// settings: after a failure, it continues. It deletes nothing, and returns [ErrHeld] as a [*HeldError], if a daemon holds
+// the lease of a shard.
+func Remove(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
+	p := provisioner{js: js, fleets: NewFleets(js)}
+	if err := p.unled(ctx, &settings); err != nil {
+		return fmt.Errorf("remove fleet %s: %w", settings.Fleet, err)
+	}
+	fleet, rest, leases := settings.Fleet, 0, bucketPrefix+schema.LeaseBucket
+	drop := func(stream string) error {
+		if err := js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("stream %s: %w", stream, translate(err))
+		}
+		return nil
+	}
+	for _, r := range resources(&settings, &settings, true) {
+		if err := drop(r.want.Name); err != nil {
+			return err
+		}
+	}
+	all := p.js.ListStreams(ctx)
+	for range all.Info() {
+		rest++
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("streams of the account: %w", translate(err))
+	}
+	if rest <= len(sharedStreams(1)) { // it was the account's only fleet
+		if err := drop(leases); err != nil {
+			return err
+		}
+		return drop(p.fleets.bucket.stream)
+	}
+	for _, keys := range []string{"*." + fleet, "*." + fleet + ".*"} {
+		if _, err := purge(ctx, p.js, leases, jsapi.PurgeRequest{Filter: "$KV." + schema.LeaseBucket + "." + keys}); err != nil {
+			return fmt.Errorf("leases of fleet %s: %w", fleet, translate(err))
+		}
+	}
+	return p.fleets.bucket.remove(ctx, fleet)
 }
 
 // vacant returns [ErrExists] if an event was ever stored in the fleet.

@@ -28,7 +28,7 @@ var commandPages = map[string][]string{
 
 // pageBlock is a block of commands on a page: text to be pasted (sh), or commands behind "$ " with what they print (console). A comment
 // before it says why it is not run, or which other test runs it.
-var pageBlock = regexp.MustCompile("(?ms)(^<!-- (?:not run: [^\n]+|run by `internal/cli.TestSecuredFleetPage[^\n]+) -->\n)?^```(sh|console)\n(.*?)^```$")
+var pageBlock = regexp.MustCompile("(?ms)(^<!-- (?:not run: [^\n]+|run by `internal/cli.Test(?:SecuredFleet|Fleet)Page[^\n]+) -->\n)?^```(sh|console)\n(.*?)^```$")
 
 // bareCommand is a command outside of a block.
 var bareCommand = regexp.MustCompile(`(?m)^ {4,}(?:\$ )?(?:waymark|nats|\.bin/bench|go|make|curl) .*$`)

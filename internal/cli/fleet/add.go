@@ -38,7 +38,8 @@ type addCmd struct {
 	Observers   []string       `name:"observer" sep:"," placeholder:"NAME,..." help:"Observers with a key each."`
 	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with a key each."`
 	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; joint: they have executors' permissions, too (default: joint)."`
-	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`
+	ending      bool
+	Verify      []string `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`
 }
 
 // Help is the text below the flags.
@@ -272,6 +273,9 @@ func (c addCmd) command() string {
 // afterwards lists the steps after which the server knows the fleet.
 func (c addCmd) afterwards(done *Added) []string {
 	again := "then run again: " + c.command()
+	if c.ending {
+		again = fmt.Sprintf("then run: waymark%s --fleet %s fleet rm %s", schema.Flag("context", done.Contexts[access.Daemon]), c.Name, c.Name)
+	}
 	if done.Included != "" {
 		return []string{"start or reload the servers: nats-server --signal reload", again}
 	}

@@ -78,8 +78,8 @@ func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	}
 	account := access.Account{
 		Fleet: f.Fleet, Shards: f.Shards, Storage: f.storage(), Connections: f.Connections, VerifySubjects: f.Verify,
-		SeparateDuties: f.Duties == dutiesSeparate,
-		Keys:           make(map[access.Role][]string), Owners: make(map[string]string),
+		SeparateDuties: f.Duties == dutiesSeparate, Ending: c.ending,
+		Keys: make(map[access.Role][]string), Owners: make(map[string]string),
 	}
 	done.Duties, done.Contexts = f.Duties, make(map[access.Role]string)
 	var stale []string

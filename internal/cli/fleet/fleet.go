@@ -21,6 +21,7 @@ type Cmd struct {
 	Retention retentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
 	Keys      keysCmd      `cmd:"" help:"List, add or retire the keys with which daemons sign control events."`
 	Add       addCmd       `cmd:"" help:"Create or change a fleet: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+	Rm        rmCmd        `cmd:"" help:"Delete a fleet's streams and buckets, with all runs."`
 }
 
 type showCmd struct{}

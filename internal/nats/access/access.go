@@ -180,7 +180,11 @@ type Rights struct {
 // Rights returns the rights of a role. More shards than exist are harmless.
 func (a Account) Rights(role Role) Rights {
 	if role == Daemon {
-		return daemonRights(a.Fleet, a.Shards)
+		r := daemonRights(a.Fleet, a.Shards)
+		if a.Ending {
+			r.Publish = append(r.Publish, serverAPI+"STREAM.DELETE.*")
+		}
+		return r
 	}
 	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}}
 	for _, g := range a.grants() {

@@ -27,6 +27,8 @@ type Account struct {
 	SeparateDuties bool
 	// VerifySubjects are further subjects on which executors ask tools about calls in doubt, and tools answer.
 	VerifySubjects []string
+	// Ending: the daemon's key may delete the streams of its account. Otherwise no key may.
+	Ending bool
 }
 
 // Limits of an account besides its storage.
