@@ -109,11 +109,14 @@ func TestFleetPages_TeamsComeAndOneGoes_OthersNoticeNothing(t *testing.T) {
 
 	// Not while it is served, not with another name, not without the permission, and not by another key.
 	began = time.Now()
-	said := s.as(t, "payments", access.Daemon, int(failure.Conflict), "fleet", "rm", "payments")
-	requireHas(t, said, "lease fold.payments.0 is held")
+	require.Eventually(t, func() bool { // while a server reloads, JetStream may not answer
+		var out lockedBuffer
+		code := Run(t.Context(), []string{"--fleet", "payments", "--context", s.context("payments", access.Daemon), "fleet", "rm", "payments"}, s.getenv, strings.NewReader(""), &out, &out)
+		return code == int(failure.Conflict) && strings.Contains(out.String(), "lease fold.payments.0 is held")
+	}, securedWait, pollEvery)
 	code, text := stops["payments"]()
 	require.Zero(t, code, text)
-	said = s.as(t, "payments", access.Daemon, int(failure.Usage), "fleet", "rm", "search")
+	said := s.as(t, "payments", access.Daemon, int(failure.Usage), "fleet", "rm", "search")
 	requireHas(t, said, "this would remove fleet payments")
 	s.waymark(t, int(failure.Refused), "--fleet", "payments", "--context", filepath.Join(s.fleets, "payments-operator.bob.json"), "fleet", "rm", "payments")
 	said = s.as(t, "payments", access.Daemon, int(failure.Refused), "fleet", "rm", "payments")
