@@ -110,6 +110,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	nc := cfg.Service.Conn()
 	d.settings = NewSettings(settings, nc, cfg.Service, log, d.change)
 	d.liveRuns = liveness.NewLiveRuns(d.read, cfg.MaxClaims, now, log)
+	d.liveRuns.SetPauses(settings.Pauses)
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Settings = d.settings.Current
@@ -208,6 +209,7 @@ func (d *Daemon) change(settings schema.FleetSettings) error {
 		shard.Update(settings)
 	}
 	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
+	d.liveRuns.SetPauses(settings.Pauses)
 	return nil
 }
 

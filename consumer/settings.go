@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"sync"
 	"time"
 
@@ -87,7 +87,7 @@ func (s *Settings) refresh(ctx context.Context) error {
 	if next.Shards != was.Shards {
 		return fmt.Errorf("fleet %s: %w", s.fleet, ErrOtherShards)
 	}
-	if kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
+	if !reflect.DeepEqual(&next, &was) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -154,13 +153,12 @@ func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 	return next
 }
 
-func equalSettings(s, o *schema.FleetSettings) bool {
-	return s.Format == o.Format && ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Keys, o.Keys)
-}
-
 // CheckSettings reports invalid stored settings. The errors match [ErrSettings].
 func CheckSettings(s *schema.FleetSettings) error {
 	if _, err := keyring.Parse(s.Fleet, s.Keys); err != nil {
+		return fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	if err := schema.Check(s); err != nil {
 		return fmt.Errorf("%w: %w", ErrSettings, err)
 	}
 	c := ConfigOf(s)

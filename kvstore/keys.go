@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -96,7 +97,7 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *sc
 		return schema.FleetSettings{}, err
 	}
 	effect := now.Add(schema.KeyDelay)
-	next, changed, err := f.putKeys(ctx, fleet, func(s *schema.FleetSettings) error { return change(s, effect) })
+	next, changed, err := f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error { return change(s, effect) })
 	var late error
 	for err == nil && changed {
 		if now, err = f.ServerTime(ctx); err != nil {
@@ -108,7 +109,7 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *sc
 		}
 		was, is := schema.FormatTime(effect), schema.FormatTime(now.Add(schema.KeyDelay))
 		effect = now.Add(schema.KeyDelay)
-		next, changed, err = f.putKeys(ctx, fleet, func(s *schema.FleetSettings) error {
+		next, changed, err = f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
 			putOff(s, was, is)
 			return nil
 		})
@@ -134,15 +135,15 @@ func putOff(s *schema.FleetSettings, from, to string) {
 	}
 }
 
-// putKeys stores the changed settings of a fleet, and reports whether they differ.
-func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*schema.FleetSettings) error) (next schema.FleetSettings, changed bool, err error) {
+// putSettings stores the changed settings of a fleet, and reports whether they differ.
+func (f *Fleets) putSettings(ctx context.Context, fleet string, change func(*schema.FleetSettings) error) (next schema.FleetSettings, changed bool, err error) {
 	for range provisionTries {
 		s, rev, err := f.Get(ctx, fleet)
 		if err != nil {
 			return s, false, err
 		}
 		next := s
-		if err := change(&next); err != nil || equalSettings(&next, &s) {
+		if err := change(&next); err != nil || reflect.DeepEqual(&next, &s) {
 			return next, false, err
 		}
 		if err := CheckSettings(&next); err != nil {
@@ -152,7 +153,7 @@ func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*schema.
 			return next, err == nil, err
 		}
 	}
-	return schema.FleetSettings{}, false, fmt.Errorf("keys of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
+	return schema.FleetSettings{}, false, fmt.Errorf("fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 // ServerTime returns the time by the clock of the server that stores the settings.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -190,7 +191,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 	if err := errors.Join(errs...); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
-	if known && equalSettings(&next, &old) {
+	if known && reflect.DeepEqual(&next, &old) {
 		return next, nil
 	}
 	if err := p.fleets.put(ctx, &next, rev); err != nil || !known {

@@ -118,7 +118,12 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) { return l.proven(c.run.fleet.proofAge, time.Now()), l.over })
+	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) {
+		if l.over == nil && !guarded {
+			return false, l.paused() // a guarded call begins by an event, or is under way
+		}
+		return l.proven(c.run.fleet.proofAge, time.Now()), l.over
+	})
 	if err != nil || proven || !guarded {
 		return false, err
 	}

@@ -65,7 +65,7 @@ func landed(run string, items []*item, err error, over bool) (flight, handleEven
 		return flight{}, handleAnswered, err
 	}
 	unresolved := errors.Is(err, ErrUnresolved)
-	if !unresolved && slices.ContainsFunc([]error{ErrRejected, ErrCancelRequested, ErrPayloadTooLarge, errOutdated, ErrSignalled}, func(kind error) bool { return errors.Is(err, kind) }) {
+	if !unresolved && slices.ContainsFunc([]error{ErrRejected, ErrCancelRequested, ErrPaused, ErrPayloadTooLarge, errOutdated, ErrSignalled}, func(kind error) bool { return errors.Is(err, kind) }) {
 		return flight{}, handleAnswered, err // certainly not stored, and not valid unchanged
 	}
 	if !slices.ContainsFunc(items, func(it *item) bool { return it.sent && it.stream == 0 }) {

@@ -36,7 +36,8 @@
 //	                         higher epoch           ErrFenced, the handle ends; the outcome of a call in doubt is handed in as evidence
 //	                         control event          folded; published behind it, unless the fold then refuses it
 //	                                                (ErrRejected) or it is a cancellation and this begins new
-//	                                                work (ErrCancelRequested, once)
+//	                                                work (ErrCancelRequested, once), or it is a pause
+//	                                                and this begins a turn, call or phase (ErrPaused)
 //	                         lower epoch, others    folded; published behind them
 //	                         my epoch, not mine     ErrForked, the handle ends
 //	                         mine is gone           ErrLogRegressed, the handle ends

@@ -56,6 +56,11 @@ var (
 	// turn, a phase, a call). That event was not published. Finish up and end the run as cancelled, or publish the
 	// event again to continue anyway.
 	ErrCancelRequested = errors.New("cancellation of the run was requested")
+	// ErrPaused is returned when a pause of an operator selects the run: by methods that would begin a turn, a call or a
+	// phase, or wait, and by a takeover. Nothing was begun. Calls that are under way may finish, and their results are
+	// recorded. An [Executor] then gives the run back; other code calls [Run.Interrupt] with the reason
+	// schema.InterruptedPaused. After the end of the pause the run can be claimed again.
+	ErrPaused error = fleetclient.Unknown("run is paused")
 	// ErrStopped is returned after Close of the fleet.
 	ErrStopped error = fleetclient.Unknown("fleet handle is closed")
 	// ErrUnrecorded is returned on a run of [Unrecorded] by methods that need a fleet: waits for an answer, other runs,

@@ -64,6 +64,7 @@ type ExecutorSpec struct {
 // of each in the log. The outcome depends on what the work returns:
 //
 //   - any result after the run was cancelled by request, nil included: the run ends as cancelled;
+//   - any result but the two about waits after the run was paused: it is interrupted, and continues after the pause;
 //   - any result after Serve's ctx ended, nil included: the run is interrupted, and others may claim it at once;
 //   - nil: the run ends as completed, unless the work has ended it;
 //   - a [*HeldError] of the run, or nil while a call is in doubt that must not run again: run.waiting for the

@@ -96,6 +96,8 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		return workReleased
 	case head.CancelRequested && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
 		return runCancelled
+	case head.Paused && !errors.Is(err, ErrWaiting) && (!isHeld || held.Run != r.id):
+		return runPaused // whatever the work made of the pause, it continues afterwards
 	case err == nil && !errors.Is(cause, ErrShutdown) && !errors.Is(cause, ErrStopped):
 		return workDone
 	case err == nil:

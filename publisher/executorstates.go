@@ -36,6 +36,7 @@ const (
 	runCancelled
 	callHeld
 	runWaits
+	runPaused
 	executorStops
 	notContinued
 	notAnswered
@@ -70,6 +71,7 @@ var transitions = []transition{
 	{on: runCancelled, when: "work stops because the run's end was asked for", to: OutcomeCancelled, ended: schema.StatusCancelled},
 	{on: callHeld, when: "work returns that a call is held, or nil over one in doubt", to: OutcomeWaiting, wait: true, interrupted: schema.InterruptedWaiting},
 	{on: runWaits, when: "work returns that the run waits", to: OutcomeWaiting, interrupted: schema.InterruptedWaiting},
+	{on: runPaused, when: "work stops because the run is paused, whatever it returns", to: OutcomeInterrupted, interrupted: schema.InterruptedPaused},
 	{on: executorStops, when: "the executor stops, and the work with it or not within the grace", to: OutcomeInterrupted, interrupted: schema.InterruptedShutdown},
 	{on: notContinued, when: "no work can be made for the run, it diverges from the record, or the executor is not set up for it", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
 	{on: notAnswered, when: "work gets no answer of the fleet", to: OutcomeInterrupted, interrupted: schema.InterruptedUnavailable},

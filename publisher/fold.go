@@ -269,6 +269,26 @@ func beginsWork(items []*item) bool {
 	return false
 }
 
+// beginsEffect reports whether an event that is not in the log yet begins a call or a phase, or a turn that no other
+// event of it follows: what a model answered before the pause is recorded.
+func beginsEffect(items []*item) bool {
+	return slices.ContainsFunc(items, func(it *item) bool {
+		switch d := it.verdict.Data.(type) {
+		case *schema.PhaseStartedData:
+			return it.stream == 0
+		case *schema.TurnStartedData:
+			return it.stream == 0 && len(items) == 1
+		case *schema.ToolCalledData:
+			return it.stream == 0 && !d.Requested
+		case *schema.ToolSettledData:
+			return it.stream == 0 && d.How == schema.SettledRerun
+		case *schema.ToolDecidedData:
+			return it.stream == 0 && d.Policy == schema.BeginPolicy
+		}
+		return false
+	})
+}
+
 // outdates reports whether evidence that arrived first makes one of the items invalid: a call whose result is known now
 // must not run again.
 func outdates(v schema.Verdict, items []*item) bool {

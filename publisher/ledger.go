@@ -96,7 +96,15 @@ func (l *ledger) err() error {
 // cancelError is the error after an operator's request to cancel the run.
 func (l *ledger) cancelError() error { return fmt.Errorf("run %s: %w", l.run, ErrCancelRequested) }
 
-// checkLive returns the error that ended the handle, and once a request to cancel.
+// paused returns [ErrPaused] while a pause is in the log of this epoch.
+func (l *ledger) paused() error {
+	if !l.fold.head.Paused {
+		return nil
+	}
+	return fmt.Errorf("run %s: %w: nothing begins before its next takeover; see: waymark pause ls", l.run, ErrPaused)
+}
+
+// checkLive returns the error that ended the handle, [ErrPaused], and once a request to cancel.
 func (l *ledger) checkLive() error {
 	if err := l.err(); err != nil {
 		return err
@@ -105,7 +113,7 @@ func (l *ledger) checkLive() error {
 		l.cancelUnseen = false
 		return l.cancelError()
 	}
-	return nil
+	return l.paused()
 }
 
 // cancelSeen reports whether the run is to be cancelled: the caller knows it from now on.
@@ -274,6 +282,7 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 		l.cancelUnseen = l.fold.head.CancelRequested
 	case *schema.SignalSentData:
 		l.signalUnseen = true
+	case *schema.RunPausedData:
 	default:
 		return nil
 	}
@@ -309,13 +318,15 @@ func (l *ledger) fencedBy(keys *schema.Keys, rec *schema.Record, e *schema.Event
 	return nil
 }
 
-// held returns an error if the run's cancellation or a signal prevents the publication of items. New work must not begin
+// held returns an error if the run's cancellation, a pause or a signal prevents the publication of items. New work must not begin
 // after a request to cancel that the executor does not know of: this error tells it, once, so its next try may.
 func (l *ledger) held(items []*item) error {
 	switch {
 	case l.cancelUnseen && l.fold.head.CancelRequested && len(items) > 0 && beginsWork(items):
 		l.cancelUnseen = false
 		return fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
+	case l.fold.head.Paused && beginsEffect(items):
+		return fmt.Errorf("%w: %s was not published", l.paused(), items[0].event.Name())
 	case l.guarded(items):
 		return fmt.Errorf("run %s: %w", l.run, ErrSignalled)
 	}

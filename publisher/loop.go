@@ -219,6 +219,9 @@ func (l *looping) step(ctx context.Context) (done bool, err error) {
 			return done, err
 		}
 	}
+	if err := with(l.run.ledger, (*ledger).paused); err != nil {
+		return false, err
+	}
 	limit, err := l.reached(ctx, l.Compact != nil)
 	if err != nil {
 		return false, err

@@ -159,6 +159,9 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 	defer cancel()
 	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
 	for try := 1; ; try++ {
+		if err := with(l.run.ledger, (*ledger).paused); err != nil {
+			return Answer{}, err
+		}
 		answer, err := l.askOnce(ctx, request)
 		switch {
 		case err == nil:

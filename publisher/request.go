@@ -26,6 +26,7 @@ var kinds = map[schema.Code]error{
 	schema.CodeRunFull:          ErrRunFull,
 	schema.CodeHandoffTaken:     ErrHandoffTaken,
 	schema.CodeQuarantined:      ErrQuarantined,
+	schema.CodePaused:           ErrPaused,
 	schema.CodePointNotFound:    ErrPointNotFound,
 	schema.CodePointAmbiguous:   ErrPointAmbiguous,
 	schema.CodePointPurged:      ErrPointPurged,

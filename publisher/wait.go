@@ -245,7 +245,7 @@ func (r *Run) mayWait(ctx context.Context) error {
 }
 
 // await waits until done returns true or an error. done is called under the ledger's lock whenever the run has changed.
-// Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting.
+// Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting. While the run is paused it returns [ErrPaused].
 func (r *Run) await(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
@@ -254,10 +254,15 @@ func (r *Run) await(ctx context.Context, what string, done func(*localFold) (boo
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
 	cancelled := r.Head().CancelRequested
+	inv := InvocationOf(ctx)
+	held := inv.run == r && !inv.replay.Rerunnable() // a call under way that could not run again
 	for {
 		ok, changed, err := r.ledger.check(done)
 		if err == nil && !ok && !cancelled && r.CancelRequested() {
 			err = fmt.Errorf("run %s: waiting for %s: %w", r.id, what, ErrCancelRequested)
+		}
+		if err == nil && !ok && !held {
+			err = with(r.ledger, (*ledger).paused)
 		}
 		switch {
 		case ok || err != nil:

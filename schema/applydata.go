@@ -77,6 +77,8 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *RunCancelRequestedData:
 		h.CancelRequested, h.CancelPosition = true, p.at
 		h.unattended()
+	case *RunPausedData:
+		h.Paused = true
 	case *RunOrphanedData:
 		if h.Unattended == "" && !h.Status.Claimable() { // the first reason stays
 			if d.Unheld && h.Stalled > 0 {
@@ -87,8 +89,8 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *RunInterruptedData:
 		h.leave(StatusInterrupted, d.Reason == InterruptedWaiting)
 		waits := d.Reason == InterruptedWaiting && h.Status == StatusWaiting
-		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnavailable || waits; uncounted && h.Stalled > 0 {
-			h.Stalled-- // its executor was stopped, lacks a key or an answer, or started to wait after a signal: no fault of the run
+		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnavailable || d.Reason == InterruptedPaused || waits; uncounted && h.Stalled > 0 {
+			h.Stalled-- // its executor was stopped, lacks a key or an answer, was paused, or started to wait after a signal: no fault of the run
 		}
 	case *RunEndedData:
 		h.Status = Status(d.Status)
@@ -293,7 +295,7 @@ func (s *State) add(v Verdict) {
 		push(s, artifactsOf, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
 	case *ErrorRaisedData:
 		push(s, errorsOf, *d)
-	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
+	case *RunCancelRequestedData, *RunPausedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
 		// The head has all of its content.
 	}
 }
@@ -358,7 +360,7 @@ func (h *Head) runResumed(e *Event, p *place, d *RunResumedData) {
 	if h.Status.Terminal() {
 		h.EndedAt, h.Summary, h.CompletedBy, h.Limit, h.LimitTurn, h.CancelRequested = "", "", "", "", 0, false
 	}
-	h.Unattended = ""
+	h.Unattended, h.Paused = "", false
 	switch d.Reason {
 	case TakeoverClaim, TakeoverRestart:
 		h.Stalled++

@@ -292,6 +292,8 @@ type Live struct {
 	Stalled int      `json:"claims_without_progress,omitzero"`
 	// Attended: the run has an executor, and work for it; see [Head.HasWork].
 	Attended bool `json:"attended,omitzero"`
+	// Driven: an executor may go on with the run, because it has it or may come back, and no pause is in its log.
+	Driven bool `json:"driven,omitzero"`
 	// ExpiresAt is when the run's first wait expires, by the server's clock; empty means never.
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Offers are the agents that the run's hand-offs are offered to: "" for a continuation by the run's own agent.
@@ -394,6 +396,7 @@ func LiveOf(h *Head) Live {
 		KeyIDs: slices.Clone(h.KeyIDs), Attended: h.Unattended == "" && !h.Status.Claimable() && h.HasWork(), Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
 		Gapped: !h.Complete(), Since: h.UpdatedAt,
 	}
+	l.Driven = !h.Paused && !h.Status.Terminal() && h.Status != StatusInterrupted && h.Unattended != StatusInterrupted
 	for i := range h.Interrupts {
 		// As text, RFC 3339 times compare only in one format and offset, so they are parsed.
 		if at := h.Interrupts[i].ExpiresAt; at != "" && (l.ExpiresAt == "" || before(at, l.ExpiresAt)) {
@@ -406,7 +409,7 @@ func LiveOf(h *Head) Live {
 // Same reports whether two entries are equal except for Since.
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
-		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.ExpiresAt == o.ExpiresAt &&
+		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.Driven == o.Driven && l.ExpiresAt == o.ExpiresAt &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)
 }

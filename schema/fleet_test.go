@@ -32,7 +32,7 @@ func TestLiveEntry_Fields_ForLivenessAndClaims(t *testing.T) {
 	l := schema.LiveOf(&h)
 	require.Equal(t, schema.Live{
 		Format: schema.LiveFormat, Run: "r1", Agent: "coder", Executor: "ex-1", Instance: "a1", Labels: map[string]string{"team": "blue"},
-		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, Attended: true, Since: "2026-03-01T12:00:05Z",
+		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, Attended: true, Driven: true, Since: "2026-03-01T12:00:05Z",
 		ExpiresAt: "2026-03-01T14:30:00+02:00", // half an hour before 13:00 in UTC, though the text sorts behind it
 		Offers:    []string{"tester", ""},
 		Attention: l.Attention,
@@ -65,6 +65,7 @@ func TestLiveEntry_UnchangedFields_Equal(t *testing.T) {
 		"epoch":     func(h *schema.Head) { h.Epoch++ },
 		"claims":    func(h *schema.Head) { h.Stalled++ },
 		"cancel":    func(h *schema.Head) { h.CancelRequested = false },
+		"paused":    func(h *schema.Head) { h.Paused = true },
 		"attention": func(h *schema.Head) { h.Counts.Gaps = 1 },
 		"expiry":    func(h *schema.Head) { h.Interrupts = h.Interrupts[:1] },
 		"offers":    func(h *schema.Head) { h.Handoffs = h.Handoffs[1:2] },

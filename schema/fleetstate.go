@@ -58,6 +58,8 @@ type FleetReply struct {
 	SilenceMS int64 `json:"silence_ms"`
 	// Runs as the replica's live index has them.
 	Runs FleetRuns `json:"runs"`
+	// Pauses of the fleet that are in effect.
+	Pauses []Pause `json:"pauses,omitzero"`
 	// Webhook is the state of the replica's own posts; absent for one that posts nothing.
 	Webhook *FleetWebhook `json:"webhook,omitzero"`
 	// Recovery counts the replica's own takeovers.
@@ -73,6 +75,8 @@ type FleetRuns struct {
 	// release them or resume them by name.
 	Claimable   int `json:"claimable"`
 	Quarantined int `json:"quarantined"`
+	// Paused runs wait for the end of a pause. They are neither claimable nor quarantined.
+	Paused int `json:"paused,omitzero"`
 	// Gapped runs miss events.
 	Gapped int `json:"gapped,omitzero"`
 	// Overdue runs have work that exceeds its limit; see [Overdue].

@@ -62,9 +62,11 @@ const (
 	StatusWaiting     Status = "waiting"
 	StatusInterrupted Status = "interrupted"
 	StatusOrphaned    Status = "orphaned"
-	StatusCompleted   Status = "completed"
-	StatusFailed      Status = "failed"
-	StatusCancelled   Status = "cancelled"
+	// StatusPaused is the status in lists of a run that a pause selects; no event sets it.
+	StatusPaused    Status = "paused"
+	StatusCompleted Status = "completed"
+	StatusFailed    Status = "failed"
+	StatusCancelled Status = "cancelled"
 	// StatusErased is the status of a removed run; no event sets it, and no event is accepted after it.
 	StatusErased Status = "erased"
 )
@@ -310,6 +312,9 @@ type Head struct {
 	CancelRequested bool `json:"cancel_requested,omitzero"`
 	// CancelPosition is that of the latest run.cancel_requested.
 	CancelPosition Position `json:"cancel_position,omitzero"`
+
+	// Paused: a pause selected the run in this epoch, and no turn, call or phase may begin.
+	Paused bool `json:"paused,omitzero"`
 
 	// LastError is the latest error since a person had the run tried again.
 	LastError *Error `json:"last_error,omitzero"`

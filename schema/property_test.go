@@ -251,7 +251,7 @@ func TestBaseOf_EachFieldOfTheHead_IsTakenOverOrCleared(t *testing.T) {
 	cleared := strings.Fields("Handoff Handoffs Signals Marks Forks Gaps Superseded Window Requests")
 	takenOver := strings.Fields(`Fleet Run Agent Executor Instance ModelTier Task ThreadID Parent ResumedFrom Base Labels KeyIDs Status Unattended
 		Stalled Implicit Epoch Sequence Position Digest RequestID Turn TurnOpen TurnAnswered TurnPurpose TurnEpoch TurnMessages MaxTurns MaxTokens
-		CompletionTool Phase CompletedPhases OpenCalls TurnCalls Interrupts CancelRequested CancelPosition LastError Counts Usage Erased Records
+		CompletionTool Phase CompletedPhases OpenCalls TurnCalls Interrupts CancelRequested CancelPosition Paused LastError Counts Usage Erased Records
 		SizeWarning Summary Limit LimitTurn CompletedBy StartedAt UpdatedAt EndedAt`)
 	h := filledHead()
 	base := reflect.ValueOf(schema.BaseOf(schema.Point{}, 8, &h).Head)

@@ -40,6 +40,7 @@ func plausible() []schema.Data {
 		},
 		&schema.RunInputData{InterruptID: "i-1", Status: "resolved", Payload: []byte("true"), By: "ann"},
 		&schema.RunCancelRequestedData{By: "ann", Reason: "too dear"},
+		&schema.RunPausedData{By: "ann", Reason: "the provider bills twice"},
 		&schema.RunOrphanedData{Executor: "ex-1", Instance: "a1", LastSeen: "2026-03-01T12:00:00Z", Missed: 3},
 		&schema.RunInterruptedData{Reason: "shutdown"},
 		&schema.RunEndedData{Status: "failed", Output: []byte(`{"n":1}`), Summary: "it failed", CompletedBy: "c1", Error: failure, Usage: usage},

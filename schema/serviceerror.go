@@ -41,6 +41,8 @@ const (
 	CodeHandoffTaken Code = "handoff_taken"
 	// CodeQuarantined: a claim by name of a run whose claims made no progress.
 	CodeQuarantined Code = "quarantined"
+	// CodePaused: a pause selects the run, so no executor is given it.
+	CodePaused Code = "paused"
 	// CodePointNotFound: the run has no such point; details list the existing ones.
 	CodePointNotFound Code = "point_not_found"
 	// CodePointAmbiguous: the run has the point more than once; details list them.
@@ -64,7 +66,7 @@ func (c Code) HTTPStatus() int {
 		return http.StatusNotFound
 	case CodeInvalidAnswer:
 		return http.StatusUnprocessableEntity
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous, CodeNeeded, CodeRunFull:
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePaused, CodePointAmbiguous, CodeNeeded, CodeRunFull:
 		return http.StatusConflict
 	case CodePointPurged, CodeErased:
 		return http.StatusGone

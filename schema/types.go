@@ -21,6 +21,7 @@ const (
 	RunWaiting         = "run.waiting"
 	RunInput           = "run.input"
 	RunCancelRequested = "run.cancel_requested"
+	RunPaused          = "run.paused"
 	RunOrphaned        = "run.orphaned"
 	RunInterrupted     = "run.interrupted"
 	RunEnded           = "run.ended"
@@ -98,6 +99,7 @@ var vocabulary = map[string]event{
 	RunWaiting:         {data: (*RunWaitingData)(nil)},
 	RunInput:           {data: (*RunInputData)(nil), control: true},
 	RunCancelRequested: {data: (*RunCancelRequestedData)(nil), control: true},
+	RunPaused:          {data: (*RunPausedData)(nil), control: true},
 	RunOrphaned:        {data: (*RunOrphanedData)(nil), control: true},
 	RunInterrupted:     {data: (*RunInterruptedData)(nil)},
 	RunEnded:           {data: (*RunEndedData)(nil)},
@@ -304,6 +306,18 @@ type RunCancelRequestedData struct {
 // EventName implements [Data].
 func (*RunCancelRequestedData) EventName() string { return RunCancelRequested }
 
+// RunPausedData says that a pause selects the run: until its next takeover no turn, call or phase may begin. Control event.
+type RunPausedData struct {
+	By      string `json:"by,omitzero"`
+	Claimed string `json:"claimed,omitzero"`
+	// Reason of the pause, in clear text.
+	Reason string         `json:"reason,omitzero" check:"max=256,text"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// EventName implements [Data].
+func (*RunPausedData) EventName() string { return RunPaused }
+
 // RunOrphanedData says that the run's executor fell silent. Control event.
 type RunOrphanedData struct {
 	Executor string `json:"executor,omitzero" check:"name"`
@@ -324,8 +338,8 @@ func (*RunOrphanedData) EventName() string { return RunOrphaned }
 
 // RunInterruptedData says that the executor stopped cleanly and left the run to another executor.
 type RunInterruptedData struct {
-	// Reason is shutdown, preempted, unavailable, budget or waiting: the run needs no executor until it is answered.
-	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unavailable|budget|waiting"`
+	// Reason is shutdown, preempted, unavailable, budget, paused or waiting: the run needs no executor until it is answered.
+	Reason string         `json:"reason,omitzero" check:"oneof=shutdown|preempted|unavailable|budget|paused|waiting"`
 	Extra  jsontext.Value `json:",embed"`
 }
 

@@ -134,6 +134,8 @@ const (
 	InterruptedUnavailable = "unavailable"
 	// InterruptedBudget: the executor has used up its budget.
 	InterruptedBudget = "budget"
+	// InterruptedPaused: a pause selects the run. The claim before it does not count either.
+	InterruptedPaused = "paused"
 	// InterruptedWaiting: the run needs no executor until it is answered.
 	InterruptedWaiting = "waiting"
 )

@@ -42,6 +42,8 @@ const (
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
 	VerbCleanup = "cleanup"
+	// VerbPause pauses the runs of a scope, or ends a pause.
+	VerbPause = "pause"
 )
 
 // Changes reports whether a request of a verb has an effect: its sender is proven, and after a lost answer its
@@ -208,10 +210,12 @@ type GetReply struct {
 	// Next is the After of the request for the next page of view events; empty at the end.
 	Next string `json:"next,omitzero"`
 	// Quarantined as in [RunSummary], with the daemon's own number of claims.
-	Quarantined bool         `json:"quarantined,omitzero"`
-	Complete    bool         `json:"complete"`
-	Gaps        []Gap        `json:"gaps"`
-	Segments    SegmentIndex `json:"segments"`
+	Quarantined bool `json:"quarantined,omitzero"`
+	// Pauses that select the run; none if it has ended. Not with At.
+	Pauses   []Pause      `json:"pauses,omitzero"`
+	Complete bool         `json:"complete"`
+	Gaps     []Gap        `json:"gaps"`
+	Segments SegmentIndex `json:"segments"`
 	// Bytes of the run's events, sealed ones as stored.
 	Bytes int64 `json:"bytes"`
 	// Shard that holds the run.
@@ -229,8 +233,8 @@ type GetReply struct {
 // have not ended, from the one started last, then ended ones, from the one ended last. With Parent or Related the
 // list is in the order of run ids.
 type ListRequest struct {
-	// Status keeps runs of these statuses; empty keeps all.
-	Status []Status `json:"status,omitzero" each:"required,oneof=running|waiting|interrupted|orphaned|completed|failed|cancelled"`
+	// Status keeps runs of these statuses; empty keeps all. A run that a pause selects is paused until it has ended.
+	Status []Status `json:"status,omitzero" each:"required,oneof=running|waiting|interrupted|orphaned|paused|completed|failed|cancelled"`
 	// Agent keeps runs of this agent.
 	Agent string `json:"agent,omitzero"`
 	// Parent keeps children of this run.

@@ -40,6 +40,9 @@ type LiveRuns struct {
 	inHand map[Holder]int
 	// became delivers runs that became claimable.
 	became chan schema.Live
+	// pauses of the fleet; repaused says that they were set.
+	pauses   []schema.Pause
+	repaused chan struct{}
 }
 
 // takeoverKey identifies a takeover by its executor and its request.
@@ -86,6 +89,7 @@ func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, l
 	r := &LiveRuns{
 		maxClaims: maxClaims, now: now, log: log, stores: shards, shards: make([]shardRuns, len(shards)),
 		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
+		repaused: make(chan struct{}, 1),
 	}
 	for i := range r.shards {
 		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision)}
@@ -112,16 +116,12 @@ func (w *Want) Matches(l *schema.Live) bool {
 	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
 		return false
 	}
-	for key, value := range w.Labels {
-		if got, ok := l.Labels[key]; !ok || got != value {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
+	scope := schema.Scope{Labels: w.Labels}
+	return scope.Has(l.Run, l.Agent, l.ModelTier, l.Labels) && !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can take, and the number of all of them: first its
-// own, then the one that has been claimable for longest. Runs that are hidden beyond now are left out.
+// own, then the one that has been claimable for longest. Runs that are paused, or hidden beyond now, are left out.
 //
 // The cost depends on the number of claimable runs, not of live ones.
 func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live, total int) {
@@ -130,7 +130,7 @@ func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, e := range r.claimable {
-		if !want.Matches(&e.live) || e.hidden.After(now) {
+		if !want.Matches(&e.live) || e.hidden.After(now) || r.paused(&e.live) {
 			continue
 		}
 		total++
@@ -182,9 +182,9 @@ func (r *LiveRuns) Synced() bool {
 	return !slices.ContainsFunc(r.shards, func(s shardRuns) bool { return !s.synced })
 }
 
-// Counts are the live runs, and those of them that are claimable, quarantined (not claimable automatically), and gapped
-// (events of them are missing). A fold worker repairs unreadable entries when it takes the shard.
-type Counts struct{ Live, Claimable, Quarantined, Gapped, Unreadable int }
+// Counts are the live runs, and those of them that are paused, claimable, quarantined (not claimable automatically), and
+// gapped (events of them are missing). Paused runs are neither claimable nor quarantined. A fold worker repairs unreadable entries when it takes the shard.
+type Counts struct{ Live, Paused, Claimable, Quarantined, Gapped, Unreadable int }
 
 // Counts counts the runs.
 func (r *LiveRuns) Counts() Counts {
@@ -197,13 +197,18 @@ func (r *LiveRuns) Counts() Counts {
 			if e.live.Gapped {
 				c.Gapped++
 			}
+			if !e.live.Status.Terminal() && r.paused(&e.live) {
+				c.Paused++
+			}
 		}
 		c.Unreadable += len(r.shards[i].broken)
 	}
 	for _, e := range r.claimable {
-		if e.live.Quarantined(r.maxClaims) {
+		switch {
+		case r.paused(&e.live):
+		case e.live.Quarantined(r.maxClaims):
 			c.Quarantined++
-		} else {
+		default:
 			c.Claimable++
 		}
 	}
@@ -216,7 +221,7 @@ func (r *LiveRuns) ClaimableByAgent() map[string]int {
 	defer r.mu.RUnlock()
 	counts := make(map[string]int)
 	for _, e := range r.claimable {
-		if !e.live.Quarantined(r.maxClaims) {
+		if !e.live.Quarantined(r.maxClaims) && !r.paused(&e.live) {
 			counts[e.live.Agent]++
 		}
 	}

@@ -47,7 +47,7 @@ func (r *LiveRuns) Became() <-chan schema.Live { return r.became }
 
 // tell is called under r.mu.
 func (r *LiveRuns) tell(e *entry) {
-	if !r.shards[e.shard].synced {
+	if !r.shards[e.shard].synced || r.paused(&e.live) {
 		return
 	}
 	select {

@@ -69,6 +69,8 @@ type Config struct {
 type Worker interface {
 	// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
 	LeaseRenewal() time.Duration
+	// Leads reports whether it folds the shard now.
+	Leads() bool
 }
 
 // withDefaults returns the configuration with every default filled in.

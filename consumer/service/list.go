@@ -74,9 +74,12 @@ func (s *Service) list(ctx context.Context, t *task, req *schema.ListRequest) (*
 }
 
 // summary is a checkpoint's line in a list.
-func summary(h *schema.Head, maxClaims int) schema.RunSummary {
+func (s *Service) summary(h *schema.Head) schema.RunSummary {
 	sum := schema.SummaryOf(h)
-	sum.Quarantined = h.Quarantined(maxClaims)
+	if len(s.pausesOf(h)) > 0 {
+		sum.Status = schema.StatusPaused
+	}
+	sum.Quarantined = h.Quarantined(s.cfg.MaxClaims)
 	return sum
 }
 
@@ -192,6 +195,8 @@ type listing struct {
 	req *schema.ListRequest
 	// shards of the fleet when the page began.
 	shards []*reader.Source
+	// pauses of the fleet when the page began.
+	pauses []schema.Pause
 	// since and until are the request's, zero for none.
 	since, until time.Time
 	// begin is where the page begins, and place where it is now. first: the list begins with it.
@@ -230,7 +235,7 @@ func (l *listLine) passed(p *listPlace) {
 
 // newListing checks a request.
 func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
-	l := &listing{svc: s, req: req, shards: s.routing.shards}
+	l := &listing{svc: s, req: req, shards: s.routing.shards, pauses: s.liveRuns.Pauses()}
 	l.newest = make([]schema.Revision, len(l.shards))
 	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
 	for path, run := range map[string]string{"/parent": req.Parent, "/related": req.Related} {
@@ -352,23 +357,16 @@ func (l *listing) beginShard(ctx context.Context, src *reader.Source, top schema
 
 // matches reports whether a line passes the request's filter, except for its times.
 func (l *listing) matches(r *schema.RunSummary) bool {
-	switch {
-	case len(l.req.Status) > 0 && !slices.Contains(l.req.Status, r.Status),
-		len(l.req.Completion) > 0 && !slices.Contains(l.req.Completion, r.Completion),
-		l.req.Agent != "" && l.req.Agent != r.Agent,
-		l.req.ModelTier != "" && l.req.ModelTier != r.ModelTier:
-		return false
+	if !r.Status.Terminal() && len(schema.PausesOf(l.pauses, r.Run, r.Agent, r.ModelTier, r.Labels)) > 0 {
+		r.Status = schema.StatusPaused
 	}
-	for key, value := range l.req.Labels {
-		if got, ok := r.Labels[key]; !ok || got != value {
-			return false
-		}
-	}
-	return true
+	scope := schema.Scope{Agent: l.req.Agent, ModelTier: l.req.ModelTier, Labels: l.req.Labels}
+	return (len(l.req.Status) == 0 || slices.Contains(l.req.Status, r.Status)) &&
+		(len(l.req.Completion) == 0 || slices.Contains(l.req.Completion, r.Completion)) && scope.Has(r.Run, r.Agent, r.ModelTier, r.Labels)
 }
 
 func (l *listing) matchesHead(h *schema.Head) bool {
-	sum := schema.RunSummary{Status: h.Status, Completion: h.Completion(), Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels}
+	sum := schema.RunSummary{Run: h.Run, Status: h.Status, Completion: h.Completion(), Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels}
 	return l.matches(&sum) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
 		(!l.req.Held || len(h.HeldCalls()) > 0) && (!l.req.Offered || h.Offered())
 }
@@ -463,7 +461,7 @@ func (l *listing) readChildren(ctx context.Context) error {
 			case stored.Err != nil:
 				l.lines = append(l.lines, listLine{RunSummary: schema.RunSummary{Run: c.run}, child: true})
 			case l.matchesHead(&stored.Checkpoint.Head) && l.cameOf(&stored.Checkpoint.Head):
-				l.lines = append(l.lines, listLine{RunSummary: summary(&stored.Checkpoint.Head, l.svc.cfg.MaxClaims), child: true})
+				l.lines = append(l.lines, listLine{RunSummary: l.svc.summary(&stored.Checkpoint.Head), child: true})
 			}
 		}
 		examined += n

@@ -104,7 +104,7 @@ func (l *listing) readLive(ctx context.Context) error {
 		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.place.Shards[c.shard].Top:
 			// It belongs to the second part.
 		case l.matchesHead(&s.Checkpoint.Head):
-			l.lines = append(l.lines, listLine{RunSummary: summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims), started: c.started})
+			l.lines = append(l.lines, listLine{RunSummary: l.svc.summary(&s.Checkpoint.Head), started: c.started})
 		}
 	}
 	l.place.Ended = len(newest.list) < l.req.Limit
@@ -225,7 +225,7 @@ func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
 	case s.Checkpoint.Position.Stream > max(e.Position, l.place.Shards[e.shard].Top):
 		e.Run = "" // written to since the list began
 	default:
-		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
+		e.RunSummary = l.svc.summary(&s.Checkpoint.Head)
 	}
 }
 

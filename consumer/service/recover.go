@@ -152,6 +152,8 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 		return false, moved(h, req.ExpectedEpoch)
 	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen && req.Reason != schema.TakeoverRewind:
 		return false, errEnded(r)
+	case len(w.pausesOf(h)) > 0:
+		return false, errPaused(r.Run, &w.pausesOf(h)[0])
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
 		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
 			"run %s is %s with executor %s and not to be claimed", r.Run, h.Status, h.Executor)

@@ -12,7 +12,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups atomic.Int64
+	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups, Pauses atomic.Int64
 	// Takeovers are epochs opened.
 	Takeovers atomic.Int64
 	// ClaimsGiven are claims answered with a run; ClaimsLimited came when the rate was used up. ClaimsLost are runs that
@@ -35,7 +35,7 @@ var codes = []schema.Code{
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
 	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeTooManySignals, schema.CodeRunFull, schema.CodeQuarantined,
-	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodePaused,
 }
 
 func newStats(fleet string) *Stats {

@@ -345,7 +345,7 @@ func (s *Log) life() {
 	case 0:
 		s.write(s.waiting(), 0)
 	case 1:
-		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting", "unavailable")}, 0)
+		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting", "unavailable", "paused")}, 0)
 	case 2:
 		s.control(&schema.RunOrphanedData{Executor: s.Head.Executor}, max(s.Head.Epoch, 1))
 	case 3:
@@ -385,6 +385,9 @@ func (s *Log) controlData() schema.Data {
 	case 0, 1:
 		return s.input()
 	case 2:
+		if s.oneOf("request", "cancel", "pause") == "pause" {
+			return &schema.RunPausedData{By: "op", Reason: "stop"}
+		}
 		return &schema.RunCancelRequestedData{By: "op"}
 	case 3:
 		return &schema.RunOrphanedData{Executor: s.Head.Executor, Unheld: s.oneOf("unheld", "", "yes") == "yes"}

@@ -48,6 +48,7 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	d.compare("unattended", unattended, h.Unattended)
 	d.compare("claims without progress", m.claims, h.Stalled)
 	d.compare("cancel requested", m.cancelled, h.CancelRequested)
+	d.compare("paused", m.paused, h.Paused)
 	d.compare("turn", m.turn, h.Turn)
 	d.compare("turn open", m.open, h.TurnOpen)
 	d.compare("turn answered", m.answered, h.TurnAnswered)

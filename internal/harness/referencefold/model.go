@@ -62,6 +62,7 @@ type Model struct {
 	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
 	end, gone schema.Status
 	cancelled bool
+	paused    bool
 	// woken: a signal came while the run had no executor, or its executor left it unread.
 	woken bool
 	// signals are those that are not consumed, in order.
@@ -361,7 +362,7 @@ func offerID(e *schema.Event, d *schema.HandoffOfferedData) string {
 func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.VerdictKind {
 	name := data.EventName()
 	forControl := slices.Contains([]string{
-		schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
+		schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunPaused, schema.RunOrphaned,
 		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed, schema.SignalSent,
 	}, name)
 	yes := func(ok bool) schema.VerdictKind {
@@ -390,7 +391,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if m.ended {
 			m.cancelled = false
 		}
-		m.epoch, m.last, m.ended, m.gone, m.woken = e.Epoch, 0, false, "", false
+		m.epoch, m.last, m.ended, m.gone, m.woken, m.paused = e.Epoch, 0, false, "", false, false
 		m.executor, m.instance, m.request = d.Executor, d.Instance, d.RequestID
 		for _, c := range m.calls {
 			c.doubt = !c.closed && !c.requested
@@ -434,6 +435,8 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		return yes(ok)
 	case *schema.RunCancelRequestedData:
 		m.cancelled = true
+	case *schema.RunPausedData:
+		m.paused = true
 	case *schema.RunOrphanedData:
 		if m.gone == "" {
 			m.gone, m.woken = schema.StatusOrphaned, m.signalled()
@@ -443,7 +446,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 	case *schema.RunInterruptedData:
 		waits := d.Reason == schema.InterruptedWaiting && len(m.waits) > 0 && !m.cancelled
-		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnavailable || waits {
+		if d.Reason == schema.InterruptedShutdown || d.Reason == schema.InterruptedUnavailable || d.Reason == schema.InterruptedPaused || waits {
 			m.claims = max(m.claims-1, 0)
 		}
 		m.gone, m.woken = schema.StatusInterrupted, d.Reason != schema.InterruptedWaiting && m.signalled()

@@ -14,7 +14,7 @@ import (
 // says reports whether only the daemon may write an event in a fleet with keys.
 func says(e *schema.Event) bool {
 	switch e.Name() {
-	case schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
+	case schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunPaused, schema.RunOrphaned,
 		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed, schema.SignalSent:
 		return true
 	}

@@ -68,6 +68,8 @@ func others() []document {
 		{"erase-request", "EraseRequest", reflect.TypeFor[schema.EraseRequest]()},
 		{"erase-reply", "EraseReply", reflect.TypeFor[schema.EraseReply]()},
 		{"cleanup-request", "CleanupRequest", reflect.TypeFor[schema.CleanupRequest]()},
+		{"pause-request", "PauseRequest", reflect.TypeFor[schema.PauseRequest]()},
+		{"pause-reply", "PauseReply", reflect.TypeFor[schema.PauseReply]()},
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"executors-request", "ExecutorsRequest", reflect.TypeFor[schema.ExecutorsRequest]()},

@@ -1,0 +1,100 @@
+package schema
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// MaxPauses bounds the pauses of a fleet.
+const MaxPauses = 64
+
+// Scope selects runs: those that match every field that is set. The zero Scope selects all runs.
+type Scope struct {
+	Run       string `json:"run,omitzero" check:"name"`
+	Agent     string `json:"agent,omitzero" check:"name"`
+	ModelTier string `json:"model_tier,omitzero" check:"max=256,text"`
+	// Labels must all be there with these values. An encrypted label matches no value.
+	Labels map[string]string `json:"labels,omitzero" check:"max=32" key:"required,max=64" each:"max=256"`
+}
+
+// Has reports whether the scope selects a run with these properties.
+func (s *Scope) Has(run, agent, tier string, labels map[string]string) bool {
+	if s.Run != "" && s.Run != run || s.Agent != "" && s.Agent != agent || s.ModelTier != "" && s.ModelTier != tier {
+		return false
+	}
+	for key, value := range s.Labels {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Flags are the flags of a command that select the scope.
+func (s *Scope) Flags() string {
+	text := s.Run
+	if s.Agent != "" {
+		text += Flag("agent", s.Agent)
+	}
+	if s.ModelTier != "" {
+		text += Flag("tier", s.ModelTier)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+		text += Flag("label", key+"="+s.Labels[key])
+	}
+	if text == "" {
+		return "--all"
+	}
+	return strings.TrimPrefix(text, " ")
+}
+
+// Same reports whether two scopes are equal.
+func (s *Scope) Same(o *Scope) bool {
+	return s.Run == o.Run && s.Agent == o.Agent && s.ModelTier == o.ModelTier && maps.Equal(s.Labels, o.Labels)
+}
+
+// Pause is a pause in a fleet's settings. While any pause selects a run, no executor is given the run, and one that has
+// it begins no turn and no call.
+type Pause struct {
+	Scope
+	Reason string `json:"reason" check:"required,max=256,text"`
+	// By and Claimed are as in run.input: the operator who asked for it.
+	By      string `json:"by" check:"required"`
+	Claimed string `json:"claimed,omitzero"`
+	// Since when, RFC 3339, by the daemon's clock.
+	Since string `json:"since" check:"required,time"`
+}
+
+// PausesOf are those of the pauses that select a run.
+func PausesOf(pauses []Pause, run, agent, tier string, labels map[string]string) (list []Pause) {
+	for i := range pauses {
+		if pauses[i].Has(run, agent, tier, labels) {
+			list = append(list, pauses[i])
+		}
+	}
+	return list
+}
+
+// PauseRequest pauses the runs of a scope, or ends the pause of exactly that scope.
+type PauseRequest struct {
+	Scope
+	// End ends the pause. A run that another pause selects stays paused.
+	End bool `json:"end,omitzero"`
+	// Reason is for people, and required unless End. It is stored as clear text.
+	Reason string `json:"reason,omitzero" check:"max=256,text"`
+	// By is the sender's name, a claim, as in [InputRequest].
+	By string `json:"by"`
+}
+
+// PauseReply says what holds from now on.
+type PauseReply struct {
+	// Pause that is in effect, or that was ended.
+	Pause Pause `json:"pause"`
+	// Already: an earlier request paused the scope, and its pause stays as it is.
+	Already bool `json:"already,omitzero"`
+	// Runs that have not ended and that the pause selects. Going are those of them that an executor may still go on with:
+	// the pause is not in their log yet, and the daemon keeps trying.
+	Runs  int `json:"runs"`
+	Going int `json:"going,omitzero"`
+}
