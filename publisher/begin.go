@@ -109,6 +109,8 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		if again, err = c.outwait(ctx); again || err != nil {
 			return again, err
 		}
+	} else if err := with(c.run.ledger, (*ledger).paused); err != nil {
+		return false, err // a guarded call begins by an event
 	}
 	if c.open != nil && c.open.State.Requested() && guarded {
 		// Other executors treat the call as not begun until this event is durable.
@@ -118,12 +120,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) {
-		if l.over == nil && !guarded {
-			return false, l.paused() // a guarded call begins by an event, or is under way
-		}
-		return l.proven(c.run.fleet.proofAge, time.Now()), l.over
-	})
+	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) { return l.proven(c.run.fleet.proofAge, time.Now()), l.over })
 	if err != nil || proven || !guarded {
 		return false, err
 	}

@@ -303,7 +303,7 @@ func colour(name string) text.Colors {
 	case (&schema.ToolFailedData{}).EventName(), (&schema.ErrorRaisedData{}).EventName(), (&schema.LimitReachedData{}).EventName():
 		return text.Colors{text.FgRed}
 	case (&schema.RunWaitingData{}).EventName(), (&schema.RunOrphanedData{}).EventName(), (&schema.RunResumedData{}).EventName(),
-		(&schema.RunCancelRequestedData{}).EventName(), (&schema.ToolSettledData{}).EventName():
+		(&schema.RunCancelRequestedData{}).EventName(), (&schema.RunPausedData{}).EventName(), (&schema.ToolSettledData{}).EventName():
 		return text.Colors{text.FgYellow}
 	case (&schema.TurnAnsweredData{}).EventName():
 		return text.Colors{text.FgCyan}

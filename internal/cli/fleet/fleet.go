@@ -66,6 +66,9 @@ func (s *fleetState) print(a *base.App) error {
 		senders = "proven by the nats server"
 	}
 	runs := fmt.Sprintf("%d live, %d claimable, %d quarantined", s.Runs.Live, s.Runs.Claimable, s.Runs.Quarantined)
+	if n := s.Runs.Paused; n > 0 {
+		runs += fmt.Sprintf(", %d paused", n)
+	}
 	if n := s.Runs.Overdue; n > 0 {
 		runs += fmt.Sprintf(", %d overdue", n)
 	}

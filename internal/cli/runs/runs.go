@@ -27,7 +27,7 @@ type Cmd struct {
 
 // statuses are all statuses of a run.
 var statuses = []schema.Status{
-	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
+	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned, schema.StatusPaused,
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
@@ -38,13 +38,11 @@ const (
 )
 
 type lsCmd struct {
-	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"running, waiting, interrupted, orphaned, completed, failed, cancelled, quarantined, or held: a person must settle a call."`
-	Stuck      bool                `help:"Only stuck runs, with each reason and its begin, longest first."`
-	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
-	Tier       string              `placeholder:"NAME" help:"Only runs of this model tier."`
+	Status []schema.Status `sep:"," placeholder:"STATUS" help:"running, waiting, interrupted, orphaned, paused, completed, failed, cancelled, quarantined, or held: a person must settle a call."`
+	Stuck  bool            `help:"Only stuck runs, with each reason and its begin, longest first."`
+	base.ScopeFlags
 	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, a call of their completion tool; limit, the executor after a limit; executor, the executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
-	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
 	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) at most this long ago, such as 36h or 2d, or since a time, such as 2026-01-31T08:00:00Z."`
 	Until      string              `placeholder:"AGE" help:"The same, longer ago."`
 	Limit      int                 `default:"100" placeholder:"N" help:"Maximum runs (default: 100)."`
@@ -104,7 +102,8 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until}
+	scope := c.Scope()
+	request := schema.ListRequest{Status: c.asked(), Agent: scope.Agent, ModelTier: scope.ModelTier, Completion: c.Completion, Parent: c.Parent, Labels: scope.Labels, Since: since, Until: until}
 	if c.Stuck {
 		return c.stuck(ctx, a, cl, request)
 	}
@@ -296,7 +295,7 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, reply)
 	}
 	if err := cmp.Or(
-		printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
+		printHead(a, &reply.Head, reply.Quarantined, "paused", story.PausesText(reply.Pauses), "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
 		printOverdue(a, reply.Overdue), printDamage(a, c.Run_, reply.Damage),
 	); err != nil {
 		return err

@@ -103,5 +103,5 @@ func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, w webhook.Candidat
 	if now := schema.LiveOf(h); there != h.InLiveIndex() || there && !live.Same(&now) {
 		return nil, errBehind
 	}
-	return standstill.Of(h, h.Quarantined(c.MaxClaims), nil), nil
+	return standstill.Of(h, h.Quarantined(c.MaxClaims), len(schema.PausesOf(d.LiveRuns().Pauses(), h.Run, h.Agent, h.ModelTier, h.Labels)) > 0, nil), nil
 }

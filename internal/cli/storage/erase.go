@@ -37,18 +37,16 @@ const (
 
 // EraseCmd is waymark erase.
 type EraseCmd struct {
-	Run_    string            `arg:"" name:"run" optional:"" help:"Run id; or --label, --tenant, --agent, --again, --check."`
-	Label   map[string]string `placeholder:"KEY=VALUE" help:"Erase all runs with this label; may be repeated."`
-	Tenant  string            `placeholder:"NAME" help:"Erase all runs of this tenant: short for --label tenant=NAME."`
-	Agent   string            `placeholder:"NAME" help:"Erase all runs of this agent."`
-	DryRun  bool              `help:"Print the ids of the runs, and erase nothing."`
-	Force   bool              `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
-	Forks   bool              `help:"Remove its forks first."`
-	Reason  string            `placeholder:"TEXT" help:"Why, for the record."`
-	By      string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Receipt string            `placeholder:"FILE" help:"Write the receipt to a file, before the first run is erased and at the end."`
-	Again   string            `placeholder:"FILE" help:"Erase the runs of a receipt again, with force, such as after a restore or a crash."`
-	Check   string            `placeholder:"FILE" help:"Check the receipt in a file: is data of its runs left?"`
+	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --label, --tenant, --agent, --tier, --again, --check."`
+	base.ScopeFlags
+	DryRun  bool   `help:"Print the ids of the runs, and erase nothing."`
+	Force   bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
+	Forks   bool   `help:"Remove its forks first."`
+	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Receipt string `placeholder:"FILE" help:"Write the receipt to a file, before the first run is erased and at the end."`
+	Again   string `placeholder:"FILE" help:"Erase the runs of a receipt again, with force, such as after a restore or a crash."`
+	Check   string `placeholder:"FILE" help:"Check the receipt in a file: is data of its runs left?"`
 }
 
 // Help is the text below the flags.
@@ -66,14 +64,14 @@ Examples:
 // Validate is called by kong.
 func (c EraseCmd) Validate() error {
 	ways := 0
-	for _, way := range []bool{c.Run_ != "", len(c.Label) > 0 || c.Tenant != "" || c.Agent != "", c.Again != "", c.Check != ""} {
+	for _, way := range []bool{c.Run_ != "", c.Any(), c.Again != "", c.Check != ""} {
 		if way {
 			ways++
 		}
 	}
 	switch {
 	case ways != 1:
-		return errors.New("name a run, or select runs with --label, --tenant or --agent, or a receipt with --check or --again")
+		return errors.New("name a run, or select runs with --label, --tenant, --agent or --tier, or a receipt with --check or --again")
 	case c.Check != "" && (c.Force || c.Forks || c.Receipt != "" || c.DryRun), c.Again != "" && c.Receipt != "":
 		return errors.New("--check and --again take the rest from their receipt")
 	}
@@ -84,11 +82,11 @@ func (c EraseCmd) Validate() error {
 type receipt struct {
 	Fleet string `json:"fleet"`
 	// ID is that of the removals.
-	ID     string            `json:"id"`
-	Reason string            `json:"reason,omitzero"`
-	Forks  bool              `json:"forks,omitzero"`
-	Agent  string            `json:"agent,omitzero"`
-	Labels map[string]string `json:"labels,omitzero"`
+	ID     string `json:"id"`
+	Reason string `json:"reason,omitzero"`
+	Forks  bool   `json:"forks,omitzero"`
+	// Scope of the runs; that of one run is empty.
+	schema.Scope
 	// Runs were erased.
 	Runs []schema.Removal `json:"runs"`
 	// Pending runs were not, with the reason if there is one: erase --again continues.
@@ -129,7 +127,7 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	r := &receipt{Fleet: cl.Fleet, ID: rand.Text(), Reason: c.Reason, Forks: c.Forks, Agent: c.Agent, Labels: c.Label, Pending: map[string]string{}}
+	r := &receipt{Fleet: cl.Fleet, ID: rand.Text(), Reason: c.Reason, Forks: c.Forks, Scope: c.Scope(), Pending: map[string]string{}}
 	switch {
 	case c.Again != "":
 		if r, err = readReceipt(c.Again, cl); err != nil {
@@ -195,11 +193,7 @@ func (c EraseCmd) write(r *receipt) error {
 
 // find lists the selected runs.
 func (c EraseCmd) find(ctx context.Context, cl *base.Client, r *receipt) error {
-	if c.Tenant != "" {
-		r.Labels = map[string]string{schema.TenantLabel: c.Tenant}
-		maps.Copy(r.Labels, c.Label)
-	}
-	req := schema.ListRequest{Agent: r.Agent, Labels: r.Labels, Limit: schema.MaxList}
+	req := schema.ListRequest{Agent: r.Agent, ModelTier: r.ModelTier, Labels: r.Labels, Limit: schema.MaxList}
 	for {
 		var page schema.ListReply
 		if err := cl.Ask(ctx, schema.VerbList, "", req, &page); err != nil {

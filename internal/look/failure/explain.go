@@ -45,6 +45,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrUnknownHandoff, NotFound, "list the open hand-offs: waymark runs get RUN"},
 	{publisher.ErrHandoffTaken, Conflict, "see which executor has it: waymark runs get RUN"},
 	{publisher.ErrQuarantined, Conflict, "make it claimable again: waymark release RUN"},
+	{publisher.ErrPaused, Conflict, "see who paused it and why: waymark pause ls"},
 	{publisher.ErrNotInDoubt, Conflict, "list the calls in doubt: waymark runs get RUN"},
 	{publisher.ErrPointNotFound, NotFound, "list its points: waymark runs history RUN"},
 	{publisher.ErrPointAmbiguous, Conflict, "name its epoch: seq:EPOCH.N"},

@@ -46,7 +46,7 @@ func (s *Found) Cut(limit int) {
 }
 
 // live are the statuses of runs that have not ended.
-var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
+var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned, schema.StatusPaused}
 
 // Gather reads the stuck runs, from a list of runs and their heads. want selects the runs whose head is read, by their
 // list entry: of the runs that have not ended, and of ended ones with a call that a person must settle, or a hand-off that
@@ -140,7 +140,7 @@ func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, 
 	if err != nil {
 		return nil, err
 	}
-	reasons := standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue)
+	reasons := standstill.Of(&reply.Head, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue)
 	for i := range reply.Head.Handoffs {
 		o := &reply.Head.Handoffs[i]
 		if o.Status != schema.HandoffStatusAccepted {

@@ -132,6 +132,42 @@ func (s *Inspector) signal(ctx context.Context, r *http.Request) (next, said str
 	return runPath(run, "/act"), "Sent to " + run + ", as " + s.By + ". Its agent is shown it with its next turn.", nil
 }
 
+// pausing is a pause on the page of the fleet.
+type pausing struct{ schema.Pause }
+
+// What it selects, in words.
+func (p *pausing) What() string {
+	if flags := p.Flags(); flags != "--all" {
+		return "runs of " + flags
+	}
+	return "all runs"
+}
+
+// pause pauses the runs of a scope, or ends the pause.
+func (s *Inspector) pause(ctx context.Context, r *http.Request) (next, said string, err error) {
+	f := r.PostForm
+	var reply schema.PauseReply
+	request := schema.PauseRequest{End: f.Get("end") == "yes", Reason: strings.TrimSpace(f.Get("reason")), By: s.By}
+	request.Scope = schema.Scope{Run: f.Get("run"), Agent: f.Get("agent"), ModelTier: f.Get("tier"), Labels: make(map[string]string)}
+	for _, label := range f["label"] {
+		key, value, _ := strings.Cut(label, "=")
+		request.Labels[key] = value
+	}
+	if err := s.Fleet.Ask(ctx, schema.VerbPause, "", request, &reply); err != nil {
+		return "", "", err
+	}
+	what := (&pausing{reply.Pause}).What()
+	switch {
+	case request.End:
+		return "/", fmt.Sprintf("Ended the pause of %s, as %s. They are claimed one after the other.", what, s.By), nil
+	case reply.Already:
+		return "/", fmt.Sprintf("Paused already by %s: %s.", reply.Pause.By, what), nil
+	case reply.Going > 0:
+		return "/", fmt.Sprintf("Paused %s, as %s. %s may still begin something: the daemon keeps trying.", what, s.By, plural(reply.Going, "run")), nil
+	}
+	return "/", fmt.Sprintf("Paused %s, as %s: %s.", what, s.By, plural(reply.Runs, "run")), nil
+}
+
 // rewind continues a run after a point.
 func (s *Inspector) rewind(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run, f := r.PathValue("run"), r.PostForm

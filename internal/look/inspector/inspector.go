@@ -95,6 +95,7 @@ func New(cfg Config) (*Inspector, error) {
 		s.mux.HandleFunc("POST /needs-you/answer", s.each(s.answer))
 		s.mux.HandleFunc("POST /needs-you/settle", s.each(s.settle))
 		s.mux.HandleFunc("POST /act/{do}", s.each(s.act))
+		s.mux.HandleFunc("POST /pause", s.form(s.pause))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
 		s.mux.HandleFunc("POST /run/{run}/act/fork", s.form(s.fork))
 		s.mux.HandleFunc("POST /run/{run}/act/signal", s.form(s.signal))

@@ -54,7 +54,10 @@ func (n *needs) look(s *Inspector, old, patience time.Duration) (*stock, bool, e
 	})
 }
 
-func (n *needs) forget() { n.cached.forget() }
+func (n *needs) forget() {
+	n.cached.forget()
+	n.fleet.forget()
+}
 
 func (n *needs) count() int { return int(n.known.Load()) }
 

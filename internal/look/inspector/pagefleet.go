@@ -40,7 +40,7 @@ const (
 
 // listed are the statuses that the list of runs can be filtered by.
 var listed = []schema.Status{
-	stuckRuns, schema.StatusFailed, schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned, quarantinedRuns, heldRuns,
+	stuckRuns, schema.StatusFailed, schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned, schema.StatusPaused, quarantinedRuns, heldRuns,
 	schema.StatusCompleted, schema.StatusCancelled,
 }
 
@@ -142,6 +142,9 @@ type fleetBody struct {
 	Next              string
 	Incomplete, Paged bool
 	Filtered          bool
+	// Pauses of the fleet, and the scope of the filter, by its agent and label, for another one.
+	Pauses []pausing
+	Pause  pausing
 	// Actions that the listed runs may need.
 	Actions []string
 }
@@ -162,6 +165,7 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	words := f.words()
 	body := fleetBody{filter: f, Statuses: listed, Paged: q.Get("after") != "", Filtered: words != "runs ls"}
+	body.Pause.Agent, body.Pause.Labels = f.request.Agent, f.request.Labels
 	list, err := s.runs(ctx, &f)
 	if err != nil {
 		return nil, err
@@ -175,6 +179,9 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 		body.Next = "/?" + q.Encode()
 	}
 	if reply, ok, err := s.needs.fleet.get(2*time.Second, soon, s.readFleet); err == nil && ok {
+		for i := range reply.Pauses {
+			body.Pauses = append(body.Pauses, pausing{reply.Pauses[i]})
+		}
 		oldest := int64(0)
 		for i := range reply.Shards {
 			oldest = max(oldest, reply.Shards[i].WaitingMS)
@@ -387,7 +394,7 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 // nowOf is why a run stands still, else its error or current activity, and since when.
 func (s *Inspector) nowOf(reply *schema.GetReply) (now, since string) {
 	h := &reply.Head
-	if reasons := standstill.Of(h, reply.Quarantined, reply.Overdue); len(reasons) > 0 {
+	if reasons := standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue); len(reasons) > 0 {
 		now, since = s.whyOf(&reasons[0]), reasons[0].Since
 		if more := len(reasons) - 1; more > 0 {
 			now += fmt.Sprintf(", and %s more", output.Plural(more, "reason"))

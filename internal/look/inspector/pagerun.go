@@ -52,6 +52,9 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
 		Overdue: len(reply.Overdue), Path: runPath(h.Run, ""),
 	}
+	if paused := story.PausesText(reply.Pauses); paused != "" {
+		bar.StatusText += ", paused " + paused
+	}
 	if reply.At == nil { // not of a point that is past
 		bar.Heard, bar.HeardClass = s.heartbeat(h)
 	}
@@ -59,7 +62,7 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 		h.Task = ""
 	}
 	bar.Error = s.errorOf(h)
-	for _, t := range s.thingsOf(standstill.Of(h, reply.Quarantined, reply.Overdue)) {
+	for _, t := range s.thingsOf(standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue)) {
 		if t.NeedsPerson() {
 			bar.Things = append(bar.Things, t)
 		} else {

@@ -228,7 +228,7 @@ func stateOf(s schema.Status) string {
 	switch s {
 	case schema.StatusRunning:
 		return "live"
-	case schema.StatusWaiting:
+	case schema.StatusWaiting, schema.StatusPaused:
 		return "wait"
 	case schema.StatusInterrupted:
 		return "free"

@@ -66,8 +66,8 @@ func (r *Reason) Key() schema.CallKey {
 	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
 }
 
-// Of returns the reasons why a run is stuck; none if it makes progress.
-func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
+// Of returns the reasons why a run is stuck; none if it makes progress. A paused run lacks no executor.
+func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Reason {
 	var list []Reason
 	add := func(kind, why, since string) *Reason {
 		list = append(list, Reason{Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: kind, Why: why, Since: since, Head: h})
@@ -114,7 +114,8 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	}
 	switch {
 	case h.Status.Terminal():
-	case quarantined:
+	case paused && h.Complete():
+	case quarantined && !paused:
 		why := fmt.Sprintf("quarantined: %d claims in a row made no progress", h.Stalled)
 		if h.LastError != nil {
 			why += "; the last error: " + cmp.Or(h.LastError.Message, h.LastError.Type)

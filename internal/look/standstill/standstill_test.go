@@ -12,7 +12,7 @@ import (
 func TestOf_ARunThatGoesOn_HasNoReason(t *testing.T) {
 	t.Parallel()
 	for _, status := range []schema.Status{schema.StatusRunning, schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled} {
-		require.Empty(t, standstill.Of(&schema.Head{Run: "r", Status: status}, false, nil), status)
+		require.Empty(t, standstill.Of(&schema.Head{Run: "r", Status: status}, false, false, nil), status)
 	}
 }
 
@@ -26,7 +26,7 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 		Interrupts: []schema.OpenInterrupt{wait("q", schema.WaitHumanInput, "e1"), wait("s", schema.WaitExternalSystem, "e2"), wait("d", schema.WaitToolInDoubt, "e3")},
 		OpenCalls:  []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "mail", Replay: schema.ReplayHold, State: schema.CallHeld, Since: "s"}},
 	}
-	reasons := standstill.Of(h, false, []schema.Overdue{{Turn: 1, LimitMS: 1 << 62}})
+	reasons := standstill.Of(h, false, false, []schema.Overdue{{Turn: 1, LimitMS: 1 << 62}})
 	var kinds []string
 	needs, ids := 0, map[string]bool{}
 	for i := range reasons {
@@ -39,10 +39,10 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	require.Equal(t, []string{standstill.Waiting, standstill.Waiting, standstill.Held, standstill.Overdue, standstill.Incomplete}, kinds)
 	require.Len(t, ids, len(reasons))
 	require.Equal(t, 3, needs, "the question, the call, and what is missing")
-	require.Equal(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "for every reader")
+	require.Equal(t, reasons[0].ID, standstill.Of(h, false, false, nil)[0].ID, "for every reader")
 	h.Interrupts[0].Position.ID = "e4"
-	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "asked again under its id")
-	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, nil)[0].Kind)
+	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, false, nil)[0].ID, "asked again under its id")
+	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, false, nil)[0].Kind)
 }
 
 func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
@@ -55,7 +55,7 @@ func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
 				InterruptID: "d", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c", Occurrence: 1, Position: schema.Position{ID: asked},
 			}}
 		}
-		return standstill.Of(h, false, nil)[0].ID
+		return standstill.Of(h, false, false, nil)[0].ID
 	}
 	require.NotEqual(t, held(1, "e1"), held(1, "e2"), "its executor ran it again, and asks again")
 	require.NotEqual(t, held(1, ""), held(2, ""), "another executor ran it again, and fell silent")
@@ -68,7 +68,7 @@ func TestOf_HandoffNotTaken_IsAReasonOfEndedRunsToo(t *testing.T) {
 		{HandoffID: "b", Status: schema.HandoffStatusOffered, OfferHash: "2"},
 		{HandoffID: "c", Status: schema.HandoffStatusAccepted, ChildRun: "child", OfferHash: "3"},
 	}}
-	reasons := standstill.Of(h, false, nil)
+	reasons := standstill.Of(h, false, false, nil)
 	require.Len(t, reasons, 2, "whether the child of an accepted one has begun its head does not say")
 	require.Equal(t, "offered: no executor of reviewer has taken hand-off a", reasons[0].Why)
 	require.Equal(t, "s", reasons[0].Since)
@@ -78,15 +78,15 @@ func TestOf_HandoffNotTaken_IsAReasonOfEndedRunsToo(t *testing.T) {
 	late := standstill.OfNotBegun(h, &h.Handoffs[2])
 	require.Equal(t, "accepted: run child, which carries out hand-off c, has not started", late.Why)
 	h.Handoffs[0].OfferHash = "4"
-	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "another offer under its id")
+	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, false, nil)[0].ID, "another offer under its id")
 }
 
 func TestOf_Quarantined_SaysTheLastError(t *testing.T) {
 	t.Parallel()
 	h := &schema.Head{Run: "r", Status: schema.StatusOrphaned, Stalled: 3}
-	require.Equal(t, "quarantined: 3 claims in a row made no progress", standstill.Of(h, true, nil)[0].Why)
+	require.Equal(t, "quarantined: 3 claims in a row made no progress", standstill.Of(h, true, false, nil)[0].Why)
 	h.LastError = &schema.Error{Type: "config", Message: "no such repository"}
-	require.Equal(t, "quarantined: 3 claims in a row made no progress; the last error: no such repository", standstill.Of(h, true, nil)[0].Why)
+	require.Equal(t, "quarantined: 3 claims in a row made no progress; the last error: no such repository", standstill.Of(h, true, false, nil)[0].Why)
 }
 
 func TestOf_HeldCall_SaysWhatItsWaitSays(t *testing.T) {
@@ -96,5 +96,5 @@ func TestOf_HeldCall_SaysWhatItsWaitSays(t *testing.T) {
 		{InterruptID: "a", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c2", Occurrence: 1, Message: "of another call"},
 		{InterruptID: "b", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c1", Occurrence: 1, Message: "it is in doubt and cannot run again here"},
 	}}
-	require.Equal(t, "held: mail may have run (turn 1, call c1): it is in doubt and cannot run again here", standstill.Of(h, false, nil)[0].Why)
+	require.Equal(t, "held: mail may have run (turn 1, call c1): it is in doubt and cannot run again here", standstill.Of(h, false, false, nil)[0].Why)
 }

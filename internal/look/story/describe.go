@@ -57,6 +57,8 @@ func Describe(data schema.Data, tool string) (d Description) {
 		gist(e.InterruptID, e.Status, string(e.Payload))
 	case *schema.RunCancelRequestedData:
 		gist(e.Reason)
+	case *schema.RunPausedData:
+		gist(e.Reason)
 	case *schema.TurnStartedData:
 		turn(e.Turn, e.Messages...)
 	case *schema.TurnAnsweredData:

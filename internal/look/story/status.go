@@ -43,6 +43,16 @@ func HeadStatus(h *schema.Head, quarantined bool) string {
 	return t + damageText(!h.Complete(), len(h.InDoubt()))
 }
 
+// PausesText says of the pauses that select a run who asked for each, since when, and why.
+func PausesText(pauses []schema.Pause) string {
+	list := make([]string, len(pauses))
+	for i := range pauses {
+		p := &pauses[i]
+		list[i] = fmt.Sprintf("since %s by %s: %s", p.Since, output.ByText(p.By, p.Claimed), p.Reason)
+	}
+	return strings.Join(list, "; ")
+}
+
 // waitingText is the status, with the number of things waited for where it says more than the status.
 func waitingText(s schema.Status, waits int) string {
 	switch {

@@ -160,6 +160,8 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 		s.end(d, when, at)
 	case *schema.RunCancelRequestedData:
 		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, unnamed), At: when})
+	case *schema.RunPausedData:
+		s.say(&Beat{Kind: KindRun, What: "paused", Detail: "by " + cmp.Or(d.By, unnamed) + ": " + d.Reason, At: when})
 	case *schema.TurnStartedData:
 		if changes := schema.Drift(s.version, d.Version); len(changes) > 0 {
 			s.say(&Beat{Kind: KindRun, What: "version", Turn: d.Turn, Detail: strings.Join(changes, "; "), At: when})

@@ -125,7 +125,7 @@ func (f *fleet) reasons(_ context.Context, c webhook.Candidate) ([]standstill.Re
 	if f.heads[c.Run] == nil {
 		return nil, nil
 	}
-	return standstill.Of(f.heads[c.Run], f.heads[c.Run].Quarantined(0), nil), nil
+	return standstill.Of(f.heads[c.Run], f.heads[c.Run].Quarantined(0), false, nil), nil
 }
 
 func (f *fleet) change(change func()) {

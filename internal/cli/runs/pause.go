@@ -1,0 +1,133 @@
+package runs
+
+import (
+	"context"
+	"errors"
+
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// PauseCmd is waymark pause.
+type PauseCmd struct {
+	Set pauseCmd   `cmd:"" default:"withargs" help:"Pause runs: nothing of them begins until the pause ends. This is the default."`
+	Ls  pauseLsCmd `cmd:"" help:"List the pauses, who asked for each and why."`
+}
+
+// pauseScope are the arguments that select the runs of a pause.
+type pauseScope struct {
+	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --agent, --tier, --tenant, --label, --all."`
+	base.ScopeFlags
+	All bool   `help:"All runs of the fleet."`
+	By  string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Validate is called by kong.
+func (p pauseScope) Validate() error {
+	ways := 0
+	for _, way := range []bool{p.Run_ != "", p.Any(), p.All} {
+		if way {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return errors.New("name a run, or select runs with --agent, --tier, --tenant or --label, or all of them with --all")
+	}
+	return nil
+}
+
+// ask sends the request of a command.
+func (p pauseScope) ask(ctx context.Context, a *base.App, req schema.PauseRequest) (*schema.PauseReply, error) {
+	cl, by, err := a.ConnectAs(ctx, p.By)
+	if err != nil {
+		return nil, err
+	}
+	req.Scope, req.By = p.Scope(), by
+	req.Run = p.Run_
+	reply := new(schema.PauseReply)
+	return reply, cl.Ask(ctx, schema.VerbPause, "", &req, reply)
+}
+
+type pauseCmd struct {
+	pauseScope
+
+	Reason string `required:"" placeholder:"TEXT" help:"Why, shown with each paused run. It is not encrypted."`
+}
+
+// Help is the text below the flags.
+func (pauseCmd) Help() string {
+	return `Executors finish the calls that are under way, record them, and begin nothing more. Paused runs keep their place. Answers and messages to them are ` +
+		`recorded. The answer comes once no executor can begin a hold call any more.
+
+Examples:
+  waymark pause --all --reason "the provider bills twice"
+  waymark pause --tenant acme --reason "asked by the customer"
+  waymark pause ls
+  waymark unpause --tenant acme`
+}
+
+// Run pauses runs.
+func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
+	reply, err := c.ask(ctx, a, schema.PauseRequest{Reason: c.Reason})
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
+	}
+	p := &reply.Pause
+	if err := output.Fields(a.Stdout, output.PastLabel("paused", reply.Already), output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason,
+		output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since); err != nil {
+		return err
+	}
+	if reply.Going > 0 {
+		return a.Say(a.Stderr, "%s may still begin something: the pause is not in their log yet, and the daemon keeps trying; see: %s",
+			output.Plural(reply.Going, "run"), a.Prompt.Command("doctor"))
+	}
+	return nil
+}
+
+// UnpauseCmd is waymark unpause.
+type UnpauseCmd struct{ pauseScope }
+
+// Help is the text below the flags.
+func (UnpauseCmd) Help() string {
+	return `Ends the pause of exactly this scope. Its runs are claimed again, one after the other, and continue where they were. A run that another pause ` +
+		`selects stays paused: waymark pause ls`
+}
+
+// Run ends a pause.
+func (c UnpauseCmd) Run(ctx context.Context, a *base.App) error {
+	reply, err := c.ask(ctx, a, schema.PauseRequest{End: true})
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
+	}
+	p := &reply.Pause
+	return output.Fields(a.Stdout, "ended the pause of", output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason, output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since)
+}
+
+type pauseLsCmd struct{}
+
+// Run lists the pauses.
+func (pauseLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
+	var reply schema.FleetReply
+	if err := cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, append([]schema.Pause{}, reply.Pauses...))
+	}
+	rows := make([][]string, len(reply.Pauses))
+	for i := range reply.Pauses {
+		p := &reply.Pauses[i]
+		rows[i] = []string{p.Flags(), p.Reason, output.ByText(p.By, p.Claimed), output.Ago(p.Since, a.Now())}
+	}
+	if len(rows) == 0 {
+		return a.Say(a.Stderr, "no pauses")
+	}
+	return output.Table(a.Stdout, []output.Column{{Title: "scope"}, {Title: "reason", Shrinks: true}, {Title: "by"}, {Title: "since"}}, rows)
+}
