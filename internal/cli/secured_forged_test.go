@@ -108,6 +108,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	}{
 		{"asks", 1, 0, &schema.RunInputData{InterruptID: "i1", Status: schema.InputResolved, Payload: []byte(`"yes"`), By: "alice"}},
 		{"asks", 1, 0, &schema.RunCancelRequestedData{By: "alice"}},
+		{"asks", 1, 0, &schema.RunPausedData{By: "alice", Reason: "stop"}},
 		{"asks", 1, 0, &schema.CheckpointMarkedData{Name: "approved", By: "alice"}},
 		{"asks", 1, 0, &schema.RunOrphanedData{Executor: "one"}},
 		{"doubts", 2, 1, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "alice"}},
