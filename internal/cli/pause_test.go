@@ -21,7 +21,7 @@ func hasAll(tb testing.TB, text string, wanted ...string) {
 	}
 }
 
-// The commands under "Stop everything", as they stand.
+// The commands under "Stop everything", unchanged.
 func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "people.md"))

@@ -284,7 +284,7 @@ var serviceErrors = map[schema.Code]sentinel{
 	schema.CodeRunFull:          {code: Conflict},
 	schema.CodeHandoffTaken:     {code: Conflict, hint: "see which executor has it: waymark runs get RUN"},
 	schema.CodeQuarantined:      {code: Conflict, hint: "find the event at which it stops: waymark events RUN --all --no-follow; then let the fleet try again: waymark release RUN"},
-	schema.CodePaused:           {code: Conflict, hint: "see who paused it and why: waymark pause ls"},
+	schema.CodePaused:           {code: Conflict},
 	schema.CodePointAmbiguous:   {code: Conflict},
 	schema.CodeNeeded:           {code: Conflict},
 	schema.CodeOverloaded:       {code: Unavailable},
