@@ -50,6 +50,8 @@ type change struct {
 	// stateful: the request names the state of the run that it changes, so a second try has no second effect although
 	// its name is forgotten. Any other request has its effect once, by its name.
 	stateful bool
+	// again: the decision is made again soon, so it needs no proven read, and the event is not read back.
+	again bool
 	// frequent: a run may have many of these, which leave [schema.ReservedRequests] to others.
 	frequent bool
 	// same, by [repeatOf], refuses a request that differs from the one of the event that has its name. refusal is that of
@@ -92,8 +94,12 @@ type controlWriter struct {
 // came first. A repeat of the request finds the event by once.
 func (w *controlWriter) write(ctx context.Context, run string, c change) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
+	read := w.routing.proven
+	if c.again {
+		read = w.routing.find
+	}
 	for {
-		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return read(ctx, run, reader.Head) })
 		if err != nil {
 			return nil, err
 		}
@@ -152,6 +158,8 @@ func (w *controlWriter) write(ctx context.Context, run string, c change) (*schem
 			continue // decide again on the new state
 		case err != nil:
 			return nil, err
+		case c.again:
+			return &schema.ControlReply{EventID: e.ID, Stream: at, By: c.who.by}, nil
 		}
 		if ok, err := w.advance(ctx, r, e, at); err != nil {
 			return nil, err

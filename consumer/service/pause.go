@@ -20,9 +20,9 @@ const (
 	// stopEvery is how often the live runs are searched for runs that a pause selects and an executor may go on with, and
 	// stopsAtOnce bounds the concurrent writes.
 	stopEvery   = 250 * time.Millisecond
-	stopsAtOnce = 32
+	stopsAtOnce = 128
 	// pauseWithin is how long a request to pause waits until all runs are stopped, and pauseLook the interval of its looks.
-	pauseWithin = 5 * time.Second
+	pauseWithin = 8 * time.Second
 	pauseLook   = 5 * time.Millisecond
 )
 
@@ -89,7 +89,7 @@ func (s *Service) stopRuns(ctx context.Context) {
 			group.Go(func() error {
 				ctx, cancel := context.WithTimeout(ctx, claimPatience)
 				defer cancel()
-				if _, err := s.writer.write(ctx, run, change{decide: s.stop}); err != nil && ctx.Err() == nil {
+				if _, err := s.writer.write(ctx, run, change{decide: s.stop, again: true}); err != nil && ctx.Err() == nil {
 					s.log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
 				}
 				return nil

@@ -44,7 +44,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
-		"fork": "waymark.fork.default.*", "erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default",
+		"fork": "waymark.fork.default.*", "erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default", "pause": "waymark.pause.default",
 	}, subjects)
 }
 

@@ -39,6 +39,7 @@ var requests = []any{
 	schema.CleanupRequest{},
 	schema.EraseRequest{},
 	schema.RecordsRequest{},
+	schema.PauseRequest{},
 }
 
 func runHas(ids ...string) func(context.Context) ([]string, error) {
