@@ -42,7 +42,6 @@ type cli struct {
 	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
 	Reopen   runs.ReopenCmd     `cmd:"" help:"Make a run that has ended claimable, so that it continues."`
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
-	Tree     runs.TreeCmd       `cmd:"" help:"Show a run's relations: parents, children, continuations, hand-offs."`
 	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`

@@ -28,7 +28,7 @@ var missionRowsFrom19 = []missionRow{
 	{
 		20, "Continuation", "The run `port` handed its work on. `port-2` continues from the offer with a fresh context, and ends the work.",
 		[]shown{
-			{command: `waymark tree port`, first: 1, want: []string{`^port ◀ +porter +completed`, `^└─ port-2 +porter +completed .* hand-off half, accepted$`}},
+			{command: `waymark runs ls --parent port`, first: 1, want: []string{`^port-2 +porter .*completed`}},
 			{command: `waymark runs get port-2`, want: []string{`^parent +port$`, `^continues +port, by hand-off half$`, `^status +completed$`, `^summary +The parser is ported\.$`}},
 		},
 	},
@@ -92,7 +92,7 @@ var missionRowsFrom19 = []missionRow{
 	{
 		26, "Delegation", "`boss` delegates to `helper`, a run of its own, which waits. A person sends it a message; the agent sends its result to its parent.",
 		[]shown{
-			{command: `waymark tree boss`, first: 1, want: []string{`^└─ helper +helper +running .* call a of turn 1$`}},
+			{command: `waymark runs ls --parent boss`, first: 1, want: []string{`^helper +helper .*running`}},
 			{command: `waymark signal helper room --payload '"the blue one"' --by ann`, want: []string{`.*helper`}, after: func(m *mission) {
 				close(m.signalled)
 				m.Ended("helper")

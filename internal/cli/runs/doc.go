@@ -2,7 +2,7 @@
 //
 // # What it owns
 //
-// The description of a run's state ([Cmd], [TreeCmd]), the next steps that follow from it, points of a run (an event, a
+// The description of a run's state ([Cmd]), the next steps that follow from it, points of a run (an event, a
 // turn, a mark), and an operator's requests: recover, settle, input, mark, cancel, release, fork, hand-offs. The daemon
 // answers all requests, except for contents, which the SDK reads. Events are shown as in package events. It knows no
 // files of a fleet and no daemon process.
