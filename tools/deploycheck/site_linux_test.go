@@ -406,30 +406,25 @@ var (
 
 // page is what the fleet's page, and that of its stuck runs, say above the list of runs, and the first run of each.
 func (s *site) page() string {
-	var said [2]string
-	var group sync.WaitGroup
-	for i, path := range []string{"/", "/?status=stuck"} {
-		group.Go(func() {
-			body, err := s.read(path)
-			if err != nil {
-				said[i] = "no answer"
-				return
-			}
-			var parts []string
-			rows := 0
-			for _, part := range aside.FindAllString(body, -1) {
-				if strings.HasPrefix(part, "<tr") {
-					if rows++; rows > 1 {
-						continue
-					}
+	var said []string
+	for _, path := range []string{"/", "/?status=stuck"} {
+		body, err := s.read(path)
+		if err != nil {
+			return "no answer"
+		}
+		var parts []string
+		rows := 0
+		for _, part := range aside.FindAllString(body, -1) {
+			if strings.HasPrefix(part, "<tr") {
+				if rows++; rows > 1 {
+					continue
 				}
-				parts = append(parts, firstOf(html.UnescapeString(tags.ReplaceAllString(strings.ReplaceAll(part, "\n", " "), " "))))
 			}
-			said[i] = strings.Join(parts, " | ")
-		})
+			parts = append(parts, firstOf(html.UnescapeString(tags.ReplaceAllString(strings.ReplaceAll(part, "\n", " "), " "))))
+		}
+		said = append(said, strings.Join(parts, " | "))
 	}
-	group.Wait()
-	return strings.Join(said[:], " || ")
+	return strings.Join(said, " || ")
 }
 
 // between listens at an address, and passes on to another what clients write there, and what they get with a change to
