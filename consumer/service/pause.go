@@ -21,7 +21,9 @@ const (
 	// stopsAtOnce bounds the concurrent writes.
 	stopEvery   = 250 * time.Millisecond
 	stopsAtOnce = 128
-	// pauseWithin is how long a request to pause waits until all runs are stopped, and pauseLook the interval of its looks.
+	// applyWithin is how long a request waits until this daemon has read the pauses, pauseWithin until all runs are
+	// stopped, and pauseLook is the interval of its looks.
+	applyWithin = 3 * time.Second
 	pauseWithin = 8 * time.Second
 	pauseLook   = 5 * time.Millisecond
 )
@@ -61,11 +63,15 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		if req.End {
 			reply.Going = 0
 		}
-		if holds != req.End && (reply.Going == 0 || s.now().Sub(began) > pauseWithin) {
+		waited := s.now().Sub(began)
+		switch {
+		case holds != req.End && (reply.Going == 0 || waited > pauseWithin):
 			return reply, nil
+		case holds == req.End && waited > applyWithin:
+			return nil, fmt.Errorf("pauses of fleet %s: %w: this daemon could not read them, and may be stopping", s.cfg.Fleet, kvstore.ErrUnavailable)
 		}
 		if err := pause.For(ctx, pauseLook); err != nil {
-			return nil, fmt.Errorf("pauses of fleet %s: %w: this daemon could not read them: %w", s.cfg.Fleet, kvstore.ErrUnavailable, err)
+			return nil, fmt.Errorf("pauses of fleet %s: %w", s.cfg.Fleet, err)
 		}
 	}
 }
