@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/publisher"
@@ -118,6 +119,29 @@ func TestQuotaFlag_TooSmall_NamesFlagAndUnit(t *testing.T) {
 		requireHas(t, said, "16MiB")
 	}
 	require.NoDirExists(t, dir)
+}
+
+// What no server can make is refused before a file or a stream is made.
+func TestFleetAdd_TooManyShardsOrReplicas_MakesNothing(t *testing.T) {
+	t.Parallel()
+	s := &secured{dir: t.TempDir()}
+	dir := filepath.Join(s.dir, "fleets")
+	said := s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--dir", dir, "--offline", "--nats", "nats://127.0.0.1:1", "--shards", "2000")
+	requireHas(t, said, "--shards 2000")
+	requireHas(t, said, "use 1 to 256")
+	require.NoDirExists(t, dir)
+	server := natstest.Start(t)
+	said = s.waymark(t, int(failure.Usage), "--context", server.NATSD().Endpoint().Context, "fleet", "add", keyedFleet, "--replicas", "3")
+	requireHas(t, said, "is a lone server")
+	requireHas(t, said, "--replicas 1")
+	nc, err := server.NATSD().Endpoint().Connect()
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := nc.JetStream()
+	require.NoError(t, err)
+	for name := range js.StreamNames() {
+		t.Errorf("stream %s was made", name)
+	}
 }
 
 // Ids are pasted into the next command: no width of a terminal cuts one. A program that reads the output gets all of it.

@@ -101,6 +101,9 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
 	}
+	if int(c.Shards) > kvstore.MaxShards {
+		return failure.New(failure.Usage, fmt.Sprintf("use 1 to %d", kvstore.MaxShards), "--shards %d is more than a fleet can have", int(c.Shards))
+	}
 	done := Added{Fleet: c.Name, Shards: max(int(c.Shards), 1)}
 	var files *fleetFiles
 	if c.Dir != "" {
@@ -155,6 +158,13 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 		return fmt.Errorf("jetstream: %w", err)
 	}
 	config := kvstore.FleetConfig{Fleet: c.Name}
+	replicas := int(c.Replicas)
+	if files != nil {
+		replicas = files.Replicas
+	}
+	if replicas > 1 && cl.NATS.ConnectedClusterName() == "" {
+		return failure.New(failure.Usage, "use --replicas 1, or the servers of a cluster", "--replicas %d needs a cluster, and %s is a lone server", replicas, cl.Target.Address())
+	}
 	_, _, err = kvstore.NewFleets(js).Get(ctx, c.Name)
 	switch {
 	case err == nil:

@@ -564,3 +564,27 @@ func partial(t *testing.T, dir string) []string {
 	require.NoError(t, err)
 	return left
 }
+
+// A killed backup leaves its files: the next one beside it removes them once nothing has written them for a day. One that still writes,
+// and directories that are no backup, stay.
+func TestBackup_KilledOnesLeft_RemovedByTheNext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	require.NoError(t, w.writer("x").start(t.Context()))
+	dir := target(t)
+	parent, old := filepath.Dir(dir), time.Now().Add(-25*time.Hour)
+	for name, written := range map[string]time.Time{".monday.partial-1": old, ".tuesday.partial-2": time.Now(), "sunday": old, ".other": old} {
+		file := filepath.Join(parent, name, "streams", "x")
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		require.NoError(t, os.Chtimes(file, written, written))
+		require.NoError(t, os.Chtimes(filepath.Dir(file), old, old))
+		require.NoError(t, os.Chtimes(filepath.Join(parent, name), old, old))
+	}
+	_, err := backup.Take(t.Context(), w.js, backup.Config{Fleet: fleet, Dir: dir, Actor: "tester", Now: time.Now})
+	require.NoError(t, err)
+	require.NoDirExists(t, filepath.Join(parent, ".monday.partial-1"))
+	for _, name := range []string{".tuesday.partial-2", "sunday", ".other"} {
+		require.FileExists(t, filepath.Join(parent, name, "streams", "x"))
+	}
+}

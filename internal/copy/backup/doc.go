@@ -26,7 +26,7 @@
 //
 // # States
 //
-//	Take ──▶ .DIR.partial-* ──▶ DIR with a manifest          a crash leaves .DIR.partial-*, which is no backup
+//	Take ──▶ .DIR.partial-* ──▶ DIR with a manifest          a crash leaves .DIR.partial-*, which is no backup: a later one removes it
 //	Restore ──▶ streams, one after the other ──▶ settings    after a crash the next Restore of the same backup continues with
 //	                                                         the streams that are left; the fleet exists when its settings do
 //

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,6 +70,9 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	if parent == "" {
 		parent = "."
 	}
+	if err := sweep(parent, cfg.Now().Add(-abandonedAfter)); err != nil {
+		return nil, err
+	}
 	partial, err := os.MkdirTemp(parent, "."+base+".partial-")
 	if err != nil {
 		return nil, err
@@ -116,6 +120,41 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 		return t.m, fmt.Errorf("the backup in %s is complete, but could not be recorded: %w", cfg.Dir, err)
 	}
 	return t.m, nil
+}
+
+// abandonedAfter is how long a backup writes nothing until the next one in the same directory takes its process for dead.
+const abandonedAfter = 24 * time.Hour
+
+// sweep removes what killed backups have left in a directory: those in which no file was written since a time.
+func sweep(parent string, since time.Time) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), ".") || !strings.Contains(entry.Name(), ".partial-") {
+			continue
+		}
+		alive, dir := false, filepath.Join(parent, entry.Name())
+		err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+			if err == nil {
+				var info os.FileInfo
+				info, err = d.Info()
+				alive = alive || err == nil && info.ModTime().After(since)
+			}
+			return err
+		})
+		switch {
+		case errors.Is(err, os.ErrNotExist): // it ended meanwhile
+		case err != nil:
+			return err
+		case !alive:
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // taker is one backup in progress.
