@@ -565,7 +565,7 @@ func partial(t *testing.T, dir string) []string {
 	return left
 }
 
-// A killed backup leaves its files: the next one beside it removes them once nothing has written them for a day. One that still writes,
+// A killed backup leaves its files: the next one in the directory removes them once nothing has written them for a day. One that still writes,
 // and directories that are no backup, stay.
 func TestBackup_KilledOnesLeft_RemovedByTheNext(t *testing.T) {
 	t.Parallel()
