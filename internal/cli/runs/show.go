@@ -69,7 +69,7 @@ const (
 	timeWidth = 9
 )
 
-// print writes the story, each line within the page.
+// print writes the story, each line within the page unless it tells a failure.
 func (showCmd) print(a *base.App, t *story.Told, h *schema.Head, quarantined bool) error {
 	var counts []string
 	for _, n := range []struct {
@@ -159,10 +159,10 @@ func (p *storyPage) line(b *story.Beat) string {
 	return head + p.detail(b, took, text.StringWidthWithoutEscSequences(head))
 }
 
-// detail is the rest of a line that already has so many columns.
+// detail is the rest of a line that already has so many columns. A failure is whole.
 func (p *storyPage) detail(b *story.Beat, took string, columns int) string {
 	detail := strings.TrimRight(took+output.Printable(b.Detail), " ")
-	if room := max(p.most-columns, 0); room < text.StringWidthWithoutEscSequences(detail) {
+	if room := max(p.most-columns, 0); b.Tone() != story.ToneBad && room < text.StringWidthWithoutEscSequences(detail) {
 		detail = text.Snip(detail, room, "…")
 	}
 	return p.painted(b, detail)

@@ -70,7 +70,7 @@ var publisherErrors = []sentinel{
 // explainPublisher explains errors of the executor SDK.
 func explainPublisher(err error) *Error {
 	if full, ok := errors.AsType[*publisher.FullError](err); ok {
-		f := &Error{Code: Full, Hint: hintFleetFull, Own: true, What: fmt.Sprintf("fleet %s is full", full.Fleet)}
+		f := &Error{Code: Full, Hint: hintFleetFull, Own: true, What: fmt.Sprintf("stream %s of fleet %s is full", full.Stream, full.Fleet)}
 		if full.Quota > 0 {
 			f.What += fmt.Sprintf(": %s of %s used", output.Bytes(full.Used), output.Bytes(full.Quota))
 		}
