@@ -23,7 +23,7 @@ func TestApprovalID_QuestionOfTheAgent_IsRefused(t *testing.T) {
 		_, err := run.Ask(t.Context(), ask)
 		for _, err := range []error{err, run.Wait(t.Context(), ask), run.Publish(t.Context(), &ask, 0)} {
 			require.ErrorIs(t, err, publisher.ErrConfig)
-			require.ErrorContains(t, err, "is reserved for questions about calls and phases")
+			require.ErrorContains(t, err, "are reserved for the waits of the SDK")
 		}
 	}
 	require.Empty(t, w.fold("r1").Head.Interrupts)

@@ -9,7 +9,7 @@
 //	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
 //	  ├── Reader: Get, Head, Events,   ├── Ask, AwaitInput, AwaitSettled, Context
 //	  │   List, History, Plan, Offers  ├── Task, Conversation
-//	  │                                ├── Signals, AwaitSignal, ConsumeSignals
+//	  │                                ├── Signals, AwaitSignal, ConsumeSignals, Sleep
 //	  └── Submit, Result, Signal,      └── End, Interrupt
 //	      Input, Cancel, Settle, Release
 //

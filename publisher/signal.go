@@ -143,42 +143,65 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 // [Invocation.Run]. Under an [Executor] with WaitDetached it releases the run, as [Run.Ask] does, until a signal is sent
 // or the deadline of the tool is over. Its errors are those of [Run.Signals] and [Run.Ask].
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
+	name, until := callName(ctx, r), time.Time{}
+	if ends, ok := ctx.Deadline(); ok && name != "" && r.detached(false) {
+		until = r.fleet.cfg.Now().Add(time.Until(ends))
+	}
+	return r.awaitSignal(ctx, r.derivedID("signal.", cmp.Or(name, "work")), until)
+}
+
+// AwaitSignalUntil is [Run.AwaitSignal] with a deadline by the server's clock. id names the wait, as an interrupt id of
+// [Run.Ask]: it must be the same each time the work runs, and the first call with an id decides the deadline. If no
+// signal comes in time, it returns [ErrInputExpired], which is a [context.DeadlineExceeded], too.
+func (r *Run) AwaitSignalUntil(ctx context.Context, id string, until time.Time) ([]Signal, error) {
+	if id == "" {
+		return nil, fmt.Errorf("run %s: %w", r.id, configError("id", `""`, "use an id that is the same each time the work waits for this"))
+	}
+	if err := checkInterruptID(r.id, id); err != nil {
+		return nil, err
+	}
+	return r.awaitSignal(ctx, id, until)
+}
+
+// awaitSignal waits for a signal under an interrupt id. It publishes that the run waits, once, if other processes must
+// know.
+func (r *Run) awaitSignal(ctx context.Context, id string, until time.Time) ([]Signal, error) {
 	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return nil, err
 	}
-	if r.detached() {
-		if err := r.askSignal(ctx); err != nil {
+	if err := errors.Join(r.mayWait(ctx, false), r.ledger.ended()); err != nil {
+		return nil, err
+	}
+	var state inputState
+	signalled := false
+	done := func(fold *localFold) (bool, error) {
+		_, state = fold.input(id)
+		signalled = fold.head.Signalled()
+		return signalled || state == inputGiven, nil
+	}
+	if over, _, _ := r.ledger.check(done); !over && state == inputUnknown && (r.detached(false) || !until.IsZero()) {
+		wait := schema.RunWaitingData{InterruptID: id, Reason: schema.WaitSignal}
+		if !until.IsZero() {
+			wait.ExpiresAt = schema.FormatTime(until)
+		}
+		_, err := r.publish(ctx, draft{data: &wait, own: true})
+		if rejected, ok := errors.AsType[*RejectedError](err); err != nil && (!ok || rejected.Reason != schema.ReasonSignal) { // else it arrived at this moment
 			return nil, err
 		}
 	}
-	if err := r.await(ctx, "a signal", func(fold *localFold) (bool, error) { return fold.head.Signalled(), nil }); err != nil {
+	if err := r.await(ctx, "a signal", r.detached(false), done); err != nil {
 		return nil, err
 	}
+	if !signalled {
+		last := "none was sent before"
+		r.View(func(s *schema.State) {
+			if n := len(s.Signals); n > 0 {
+				last = fmt.Sprintf("the last one, %.80q, is of %s", s.Signals[n-1].Name, s.Signals[n-1].Time)
+			}
+		})
+		return nil, fmt.Errorf("run %s: no signal came in time (%s): %w: %w", r.id, last, context.DeadlineExceeded, ErrInputExpired)
+	}
 	return r.Signals(ctx)
-}
-
-// askSignal publishes that the run waits for a signal, once, and returns [ErrWaiting]; nil if there is a signal.
-func (r *Run) askSignal(ctx context.Context) error {
-	head, name := r.Head(), "work"
-	if head.Signalled() {
-		return nil
-	}
-	wait := schema.RunWaitingData{Reason: schema.WaitSignal}
-	if inv := InvocationOf(ctx); inv.run == r {
-		name = fmt.Sprintf("%d.%s.%d", inv.Key.Turn, inv.Key.ToolCallID, inv.Key.Occurrence)
-		if ends, ok := ctx.Deadline(); ok {
-			wait.ExpiresAt = schema.FormatTime(r.fleet.cfg.Now().Add(time.Until(ends)))
-		}
-	}
-	wait.InterruptID = head.DerivedID("signal.", name)
-	_, err := r.ask(ctx, wait, true)
-	if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonSignal {
-		return nil // it arrived at this moment
-	}
-	if errors.Is(err, ErrInputExpired) {
-		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-	}
-	return err
 }
 
 // ConsumeSignals publishes signal.consumed: the executor has acted on these signals. Act first: if another executor

@@ -83,8 +83,10 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 //
 // A ResponseSchema that no answer can be checked against is [ErrConfig]: the question could only be cancelled.
 //
-// Interrupt ids with the prefix "approval." belong to the SDK, for calls and phases. [Run.Ask], [Run.Wait] and
-// [Run.Publish] return [ErrConfig] for such an id, so that no answer to another question can allow a call or a phase.
+// ExpiresAt is its deadline, by the server's clock.
+//
+// Interrupt ids with the prefixes "approval." and "retry." belong to the SDK. [Run.Ask], [Run.Wait] and [Run.Publish]
+// return [ErrConfig] for such an id, so that no answer to another question can allow a call or a phase.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
 	if err := checkInterruptID(r.id, d.InterruptID); err != nil {
 		return schema.RunInputData{}, err
@@ -97,11 +99,11 @@ const approvalPrefix = "approval."
 
 // checkInterruptID refuses the ids of the SDK's own questions.
 func checkInterruptID(run, id string) error {
-	if !strings.HasPrefix(id, approvalPrefix) {
+	if !strings.HasPrefix(id, approvalPrefix) && !strings.HasPrefix(id, schema.RetryWait) {
 		return nil
 	}
 	return fmt.Errorf("run %s: %w", run, configError("InterruptID", fmt.Sprintf("%.80q", id),
-		"use another prefix: "+approvalPrefix+" is reserved for questions about calls and phases"))
+		"use another prefix: "+approvalPrefix+" and "+schema.RetryWait+" are reserved for the waits of the SDK"))
 }
 
 // checkResponseSchema refuses a schema that no answer can pass.
@@ -124,7 +126,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	if err := checkResponseSchema(d.ResponseSchema); err != nil {
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, err)
 	}
-	if err := errors.Join(r.mayWait(ctx), r.ledger.ended()); err != nil {
+	if err := errors.Join(r.mayWait(ctx, d.Reason == schema.WaitTimer), r.ledger.ended()); err != nil {
 		return schema.RunInputData{}, err
 	}
 	_, state := with2(r.ledger, func(l *ledger) (schema.RunInputData, inputState) { return l.fold.input(d.InterruptID) })
@@ -139,7 +141,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 // AwaitInput waits for the answer to an open question; see [Run.Ask]. It returns [ErrUnknownInterrupt] if the run
 // neither waits for it nor has its answer.
 func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInputData, error) {
-	if err := r.mayWait(ctx); err != nil {
+	if err := r.mayWait(ctx, false); err != nil {
 		return schema.RunInputData{}, err
 	}
 	if err := r.Sync(ctx); err != nil && !unavailable(err) {
@@ -150,7 +152,10 @@ func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInp
 
 // awaitInput is AwaitInput without the checks, and loads the answer from the blob store.
 func (r *Run) awaitInput(ctx context.Context, id string) (input schema.RunInputData, err error) {
-	err = r.await(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
+	timer := slices.ContainsFunc(r.Head().Interrupts, func(o schema.OpenInterrupt) bool {
+		return o.InterruptID == id && o.Reason == schema.WaitTimer
+	})
+	err = r.await(ctx, "the answer to "+id, r.detached(timer), func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
 		if state == inputUnknown {
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
@@ -195,7 +200,7 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	case err != nil:
 		return err
 	}
-	return r.await(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func(fold *localFold) (bool, error) {
+	return r.await(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), r.detached(false), func(fold *localFold) (bool, error) {
 		return !fold.inDoubt(key), nil
 	})
 }
@@ -229,24 +234,24 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	return err
 }
 
-// detached reports whether the executor of the run releases it when it waits.
-func (r *Run) detached() bool {
+// detached reports whether the executor of the run releases it when it waits: for a timer always.
+func (r *Run) detached(timer bool) bool {
 	driver := r.driver.Load()
-	return driver != nil && driver.executor.spec.WaitDetached
+	return driver != nil && (timer || driver.executor.spec.WaitDetached)
 }
 
 // mayWait refuses to release the run from inside a tool that cannot run again.
-func (r *Run) mayWait(ctx context.Context) error {
-	if inv := InvocationOf(ctx); inv.run == r && r.detached() && !inv.replay.Rerunnable() {
+func (r *Run) mayWait(ctx context.Context, timer bool) error {
+	if inv := InvocationOf(ctx); inv.run == r && r.detached(timer) && !inv.replay.Rerunnable() {
 		return fmt.Errorf("run %s: tool %s: %w", r.id, inv.Name, configError("Replay", inv.replay,
-			"a tool that waits for people or messages under an executor with WaitDetached runs again after the answer: make it pure or idempotent"))
+			"a tool during whose wait the executor releases the run runs again after the wait: make it pure or idempotent"))
 	}
 	return nil
 }
 
 // await waits until done returns true or an error. done is called under the ledger's lock whenever the run has changed.
-// Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting. While the run is paused it returns [ErrPaused].
-func (r *Run) await(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
+// If detached, it returns [ErrWaiting] instead of waiting. While the run is paused it returns [ErrPaused].
+func (r *Run) await(ctx context.Context, what string, detached bool, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
 		return most - rand.N(most/4+1) //nolint:gosec // jitter
@@ -269,7 +274,7 @@ func (r *Run) await(ctx context.Context, what string, done func(*localFold) (boo
 			return err
 		case r.fleet.unrecorded():
 			return fmt.Errorf("run %s: waiting for %s: %w: an unrecorded run has no other process that could provide it", r.id, what, ErrUnrecorded)
-		case r.detached():
+		case detached:
 			return fmt.Errorf("%s: %w", what, ErrWaiting)
 		}
 		select {

@@ -137,7 +137,7 @@ func (c *OpenCall) IdempotencyKey(run string) string {
 // OpenInterrupt is one wait of the run.
 type OpenInterrupt struct {
 	InterruptID string `json:"interrupt_id" check:"max=259,text"`
-	Reason      string `json:"reason" check:"oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal"`
+	Reason      string `json:"reason" check:"oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal|timer"`
 	ToolCallID  string `json:"tool_call_id,omitzero" check:"max=259,text"`
 	// Turn and Occurrence of the call.
 	Turn       int32  `json:"turn,omitzero"`
@@ -165,7 +165,12 @@ func (o *OpenInterrupt) Approval() bool {
 
 // NeedsPerson reports whether only a person can end the wait.
 func (o *OpenInterrupt) NeedsPerson() bool {
-	return o.Reason != WaitExternalSystem && o.Reason != WaitSignal
+	return o.Reason != WaitExternalSystem && o.Reason != WaitSignal && o.Reason != WaitTimer
+}
+
+// Retries reports whether a failed try of a model's provider, or of a tool, is repeated after the wait.
+func (o *OpenInterrupt) Retries() bool {
+	return o.Reason == WaitTimer && strings.HasPrefix(o.InterruptID, RetryWait)
 }
 
 // Statuses of an open hand-off.

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -111,6 +112,9 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 
 // waitLine says what the run waits for.
 func (h *Head) waitLine(w *OpenInterrupt) string {
+	if w.Reason == WaitTimer {
+		return "waits until " + w.ExpiresAt + ": " + cmp.Or(w.Message, shortName(w.InterruptID))
+	}
 	command := "waymark input "
 	if w.Reason == WaitSignal {
 		command = "waymark signal "

@@ -271,3 +271,11 @@ func requireGenerated(t *testing.T, file, part, want string) {
 	}
 	require.Equal(t, want, got, "go test ./schema -update writes it again")
 }
+
+func TestRunWaiting_TimerWithoutATime_IsInvalid(t *testing.T) {
+	t.Parallel()
+	_, err := schema.MarshalData(&schema.RunWaitingData{InterruptID: "nap", Reason: schema.WaitTimer})
+	require.ErrorContains(t, err, "/expires_at: is required with reason timer")
+	_, err = schema.MarshalData(&schema.RunWaitingData{InterruptID: "nap", Reason: schema.WaitTimer, ExpiresAt: "2026-01-02T03:04:05Z"})
+	require.NoError(t, err)
+}

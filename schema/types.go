@@ -259,8 +259,8 @@ func (*RunResumedData) EventName() string { return RunResumed }
 type RunWaitingData struct {
 	InterruptID string `json:"interrupt_id" check:"required,max=256,text"`
 	// Reason is human_input, tool_approval, external_system, auth, tool_in_doubt (a held call, whose settlement also ends
-	// the wait) or signal (a signal ends the wait).
-	Reason     string `json:"reason" check:"required,oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal"`
+	// the wait), signal (a signal ends the wait) or timer (it ends when it expires).
+	Reason     string `json:"reason" check:"required,oneof=human_input|tool_approval|external_system|auth|tool_in_doubt|signal|timer"`
 	Message    string `json:"message,omitzero" content:"text"`
 	ToolCallID string `json:"tool_call_id,omitzero" check:"max=256,text" with:"reason=tool_in_doubt"`
 	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
@@ -268,9 +268,11 @@ type RunWaitingData struct {
 	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"large"`
-	ExpiresAt      string         `json:"expires_at,omitzero" check:"time"`
-	Refs           []Ref          `json:"refs,omitzero"`
-	Extra          jsontext.Value `json:",embed"`
+	ExpiresAt      string         `json:"expires_at,omitzero" check:"time" with:"reason=timer"`
+	// FailedSince is the time of the first failed try of what is tried again after the wait.
+	FailedSince string         `json:"failed_since,omitzero" check:"time"`
+	Refs        []Ref          `json:"refs,omitzero"`
+	Extra       jsontext.Value `json:",embed"`
 }
 
 // EventName implements [Data].

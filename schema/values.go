@@ -88,7 +88,12 @@ const (
 	WaitToolInDoubt = "tool_in_doubt"
 	// WaitSignal waits for a signal with which no turn was started. Such a signal ends the wait.
 	WaitSignal = "signal"
+	// WaitTimer waits for its expiry.
+	WaitTimer = "timer"
 )
+
+// RetryWait is the prefix of the interrupt ids of timers before another try: a model's provider, or a tool, has failed.
+const RetryWait = "retry."
 
 // Purposes of a turn.
 const (

@@ -223,7 +223,7 @@ func (d *difference) facts(a, b *trial) {
 // questions counts the questions, except those that a crash raised.
 func questions(s *schema.State) (n int) {
 	for i := range s.Waits {
-		if s.Waits[i].Reason != schema.WaitToolInDoubt {
+		if s.Waits[i].Reason != schema.WaitToolInDoubt && !strings.HasPrefix(s.Waits[i].InterruptID, schema.RetryWait) {
 			n++
 		}
 	}

@@ -23,7 +23,8 @@ type Crash struct {
 	// killed, runs Before, and the next ones run the tested agent.
 	Before Agent
 	// Answer answers a wait of the run in place of a person; the test fills in the interrupt's id. Nil means that the
-	// test fails if the run waits. It is not called for held calls: the effects in [Outside] settle them.
+	// test fails if the run waits. It is not called for held calls, which the effects in [Outside] settle, and for
+	// timers, whose time passes at once.
 	Answer func(schema.OpenInterrupt) publisher.Input
 	// Config changes the executor's configuration, such as its Policy. Nil changes nothing.
 	Config func(*publisher.Config)

@@ -247,6 +247,12 @@ func (c *crashes) answer(t *trial, h *schema.Head) error {
 		if o.Reason == schema.WaitToolInDoubt {
 			continue
 		}
+		if o.Reason == schema.WaitTimer {
+			if err := c.expire(&o); err != nil {
+				return err
+			}
+			continue
+		}
 		if c.spec.Answer == nil {
 			return fmt.Errorf("it waits for %s (%s), and the test has no Crash.Answer", o.Reason, o.Message)
 		}

@@ -359,7 +359,10 @@ func (s *Log) life() {
 
 // waiting is often about a call in doubt, if there is one.
 func (s *Log) waiting() schema.Data {
-	d := &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Reason: s.oneOf("reason", "auth", "tool_approval", "tool_in_doubt", "signal")}
+	d := &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Reason: s.oneOf("reason", "auth", "tool_approval", "tool_in_doubt", "signal", "timer")}
+	if d.Reason == schema.WaitTimer {
+		d.ExpiresAt = "2026-01-02T03:04:05Z"
+	}
 	if open := s.Head.OpenCalls; len(open) > 0 && s.pick("about a call", 3) > 0 {
 		c := open[s.pick("open call", len(open))]
 		d.ToolCallID, d.Occurrence = c.ToolCallID, s.pick("occurrence", 2)*c.Occurrence
