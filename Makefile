@@ -36,9 +36,9 @@ TEST = mkdir -p $(RECORDS) && $(GOTESTSUM) --format pkgname --format-hide-empty-
 export GORACE := atexit_sleep_ms=0 no_huge_pages_for_shadow=0 $(GORACE)
 # What a step cannot do on this machine is said at once, and at the end of the tier.
 NOT_TESTED = { mkdir -p $(RECORDS); echo "NOT TESTED: $@: $(1)" | tee -a $(RECORDS)/not-tested >&2; exit 0; }
-# Lint and tests of a module of its own: its dependencies are large.
+# Lint and tests of a module of its own, with flags of its tests: its dependencies are large.
 MODULE = go -C $(1) mod download || $(call NOT_TESTED,the modules of $(1) cannot be fetched); \
-	cd $(1) && $(LINT) run --config $(CURDIR)/.golangci.yml ./... && $(TEST) -count=1 ./...
+	cd $(1) && $(LINT) run --config $(CURDIR)/.golangci.yml ./... && $(TEST) -count=1 $(2) ./...
 # The folders of files that have a line like this.
 WITH = $$(git grep -l --untracked -E '$(1)' -- '*.go' ':!tools' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
 
@@ -91,7 +91,7 @@ golden: ## write a golden store of this version's stored formats, after a new on
 dist-short: $(LINT) $(GOTESTSUM) ## run the tests of tools/dist without builds and installations
 	$(call MODULE,tools/dist)
 deploycheck: $(LINT) $(GOTESTSUM) ## pass the files in deploy to their real readers: kustomize, compose, buildkit, Prometheus
-	$(call MODULE,tools/deploycheck)
+	$(call MODULE,tools/deploycheck,-parallel 6)
 agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs
 	$(call MODULE,docs/examples/agents)
 uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm

@@ -119,6 +119,9 @@ func fault(do, format string, args ...any) base.Finding {
 	return base.Find("", base.Failed, do, format, args...)
 }
 
+// causeWait bounds the search for the cause if JetStream does not answer.
+const causeWait = 10 * time.Second
+
 // examine looks at everything that the credentials of the client may see. Nothing is changed.
 func (d *doctor) examine(ctx context.Context) (err error) {
 	if err = base.Fit(d.cl.NATS); err == nil {
@@ -129,7 +132,7 @@ func (d *doctor) examine(ctx context.Context) (err error) {
 		d.add("server", server)
 		d.all(ctx, checks)
 	} else {
-		limit, cancel := context.WithTimeout(ctx, d.cl.Wait)
+		limit, cancel := context.WithTimeout(ctx, min(d.cl.Wait, causeWait))
 		defer cancel()
 		d.found = base.Unusable(limit, d.cl.NATS, d.cl.Target.Address())
 		if failure.Explain(ctx, err).Code == failure.NotFound && d.cl.Ask(limit, schema.VerbFleet, "", schema.FleetRequest{}, &d.reply) == nil {
