@@ -19,6 +19,8 @@ const (
 	// claimPause is the wait after a failed claim; it doubles up to mostClaimPause.
 	claimPause     = time.Second
 	mostClaimPause = 15 * time.Second
+	// mostRefusedPause is the longest wait after runs that failed because of this executor's credentials.
+	mostRefusedPause = 5 * time.Minute
 )
 
 // ClaimSpec selects the runs that an executor can resume.

@@ -139,6 +139,9 @@ var (
 	ErrInvalidAnswer = errors.New("answer is not what the run asks for")
 	// ErrInputCancelled is returned by Ask and AwaitInput when the question was cancelled.
 	ErrInputCancelled = errors.New("question was cancelled")
+	// ErrUnauthorized is returned by a [Model] whose provider refuses the credentials of this process. The run fails, and
+	// the executor waits before each further claim, longer after each such run, until a model answers.
+	ErrUnauthorized = errors.New("the provider refuses the credentials")
 	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
 	ErrInputExpired = errors.New("question expired without an answer")
 	// ErrPhaseDenied is returned by Phase when a person did not allow the phase. The message has the person and the

@@ -97,6 +97,8 @@ type Executor struct {
 	left    []error
 	// unanswered is the run that was given back last because the fleet did not answer its work; empty after a claim.
 	unanswered string
+	// refused counts the latest runs that failed because the provider refused the credentials.
+	refused int
 }
 
 // drive is one run driven by an executor.
@@ -408,6 +410,10 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 		if run != "" && !unanswered.after(ctx, &ClaimedRunError{Run: run, Err: ErrUnavailable}, nil) {
 			return
 		}
+		// Otherwise an executor with a wrong key would fail one run of the fleet after the other.
+		if d := e.refusedPause(); d > 0 && !sleep(ctx, d, nil) {
+			return
+		}
 		called := e.fleet.calls.next()
 		claimed, err := e.fleet.claimOnce(claiming, spec, room)
 		switch {
@@ -419,6 +425,25 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 		if !pause.after(ctx, err, called) {
 			return
 		}
+	}
+}
+
+// refusedPause is the pause before the next claim after runs whose model calls were refused; 0 for none.
+func (e *Executor) refusedPause() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.refused == 0 {
+		return 0
+	}
+	return min(claimPause<<min(e.refused, 10), mostRefusedPause)
+}
+
+// authorized reports that a model has answered.
+func (r *Run) authorized() {
+	if d := r.driver.Load(); d != nil {
+		d.executor.mu.Lock()
+		defer d.executor.mu.Unlock()
+		d.executor.refused = 0
 	}
 }
 

@@ -150,8 +150,13 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	if outcome == OutcomeLeft {
 		e.left = append(e.left, err)
 	}
-	if on == notAnswered {
+	switch {
+	case on == notAnswered:
 		e.unanswered = d.run.id
+	case on == workFailed && errors.Is(err, ErrUnauthorized):
+		e.refused++
+	case on == workDone:
+		e.refused = 0
 	}
 	e.mu.Unlock()
 	select {

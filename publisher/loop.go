@@ -17,6 +17,7 @@ const (
 	defaultParallel   = 8
 	defaultModelTries = 5
 	defaultToolTries  = 3
+	defaultRetrying   = 24 * time.Hour
 )
 
 const (
@@ -38,7 +39,8 @@ const (
 // them, and the id if the provider has one; the [Tool] supplies the rest. Send streamed tokens to your own sink;
 // request.Run and request.Turn identify their answer.
 //
-// After an error the model is asked again, unless [Permanent] marks the error.
+// After an error the model is asked again, unless [Permanent] marks the error; after that of [RetryAt] not before its
+// time. See Loop.Patience.
 type Model func(ctx context.Context, request ModelRequest) (Answer, error)
 
 // ModelRequest is a request to a model.
@@ -109,10 +111,15 @@ type Loop struct {
 	// ModelTimeout bounds one try of Model. ToolTimeout bounds one try of a tool without a timeout of its own. 0 means
 	// no bound.
 	ModelTimeout, ToolTimeout time.Duration
-	// ModelTries is how often Model is asked for one answer; 0 means 5. ToolTries is how often a pure or idempotent
-	// tool is run for one call while its errors are timeouts or marked by [Retryable]; 0 means 3. The pauses between
-	// tries double, from 1 s (model) and 0.2 s (tool) up to 30 s.
+	// ModelTries is how often Model is asked for one answer before the run waits; 0 means 5. ToolTries is how often a
+	// pure or idempotent tool is run for one call while its errors are timeouts or marked by [Retryable]; 0 means 3. The
+	// pauses between tries double, from 1 s (model) and 0.2 s (tool) up to 30 s.
 	ModelTries, ToolTries int
+	// Patience is how long an answer is tried for, since its first failed try on whichever executor; 0 means one day.
+	// After ModelTries, or when [RetryAt] names a time more than 30 s away, the executor releases the run, as in
+	// [Run.Sleep]. After that it is tried once after each wait: the waits double, from 15 s up to 15 minutes. Then the run
+	// fails. A tool's [RetryAt] waits in the same way. Negative means that the run fails instead of waiting.
+	Patience time.Duration
 	// Parallel is the maximum number of concurrent calls, among consecutive calls of one answer whose tools allow it; 0
 	// means 8.
 	Parallel int
@@ -163,6 +170,7 @@ func (l Loop) Work(ctx context.Context, run *Run) error {
 		return err
 	}
 	l.ModelTries, l.ToolTries, l.Parallel = cmp.Or(l.ModelTries, defaultModelTries), cmp.Or(l.ToolTries, defaultToolTries), cmp.Or(l.Parallel, defaultParallel)
+	l.Patience = cmp.Or(l.Patience, defaultRetrying)
 	if err := l.completes(run); err != nil {
 		return err
 	}

@@ -364,7 +364,7 @@ func TestLoop_TheModelFails_ItIsAskedAgainUnlessTheErrorStays(t *testing.T) {
 		asked++
 		return publisher.Answer{}, down
 	}
-	require.ErrorIs(t, publisher.Loop{Model: ever, ModelTries: 2}.Work(t.Context(), start(t, f, "r3")), down)
+	require.ErrorIs(t, publisher.Loop{Model: ever, ModelTries: 2, Patience: -1}.Work(t.Context(), start(t, f, "r3")), down)
 	require.Equal(t, 2, asked)
 }
 

@@ -20,6 +20,14 @@ import (
 
 // ask asks the model in the next turn, or again in a turn without an answer, and records its answer.
 func (l *looping) ask(ctx context.Context, limit string) error {
+	head := l.run.Head()
+	next := schema.CallKey{Turn: head.Turn}
+	if !head.TurnOpen || head.TurnAnswered {
+		next.Turn++
+	}
+	if err := l.run.awaitRetry(ctx, next); err != nil {
+		return err
+	}
 	turn, err := l.startTurn(ctx, limit, limit == "" && l.signalled())
 	if err != nil {
 		return err
@@ -153,11 +161,16 @@ func (l *looping) leftOff() (left bool) {
 	return left
 }
 
-// askModel asks until there is an answer, no try is left, or an answer would be useless.
+// askModel asks until there is an answer, the run waits for another try, or an answer would be useless.
 func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
 	ctx, cancel := l.run.Context(ctx)
 	defer cancel()
 	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
+	key, tries := schema.CallKey{Turn: request.Turn}, l.ModelTries
+	if n, _, _ := l.run.retries(key); n > 0 {
+		tries = 1
+	}
+	var first time.Time
 	for try := 1; ; try++ {
 		if err := with(l.run.ledger, (*ledger).paused); err != nil {
 			return Answer{}, err
@@ -165,14 +178,29 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 		answer, err := l.askOnce(ctx, request)
 		switch {
 		case err == nil:
+			l.run.authorized()
 			return answer, nil
 		case ctx.Err() != nil:
 			return Answer{}, context.Cause(ctx)
-		case try >= l.ModelTries || isPermanent(err):
+		case isPermanent(err):
 			return Answer{}, err
 		}
-		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("no answer from model; asking again")
-		if !wait.Wait(ctx) {
+		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("no answer from model")
+		failure := recordedError(err)
+		failure.Message, failure.Retryable = clipped(failure.Message, maxShownProblem), true
+		if err := l.run.Error(ctx, *failure, "turn"); err != nil {
+			return Answer{}, err
+		}
+		now, at := l.run.fleet.cfg.Now(), retryTime(err)
+		if first.IsZero() {
+			first = now
+		}
+		if try >= tries || at.Sub(now) > mostTryPause {
+			tries = 1
+			if err := l.run.retryLater(ctx, key, err, first, at, l.Patience); err != nil {
+				return Answer{}, err
+			}
+		} else if !wait.Wait(ctx) || pause.For(ctx, at.Sub(l.run.fleet.cfg.Now())) != nil {
 			return Answer{}, context.Cause(ctx)
 		}
 	}

@@ -92,14 +92,24 @@ func (l *looping) refusal(turn *Turn, t *Tool, call *ToolCall) *schema.Error {
 // retried runs a tool that may run again, and retries it after temporary errors.
 func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 	return func(ctx context.Context, inv Invocation) (ToolResult, error) {
+		if err := l.run.awaitRetry(ctx, inv.Key); err != nil {
+			return ToolResult{}, err
+		}
 		wait := &pause.Backoff{Next: toolPause, Most: mostTryPause}
+		first := l.run.fleet.cfg.Now()
 		for try := 1; ; try++ {
 			given := inv
 			given.Arguments = slices.Clone(inv.Arguments) // a tool may change them
 			inv.work.again()
 			result, err := within(withInvocation(ctx, given), timeout, run, given)
 			inv.work.end() // a pause between tries is not overdue
-			if err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) {
+			at := retryTime(err).Sub(l.run.fleet.cfg.Now())
+			switch {
+			case at > mostTryPause:
+				if err := l.run.retryLater(ctx, inv.Key, err, first, retryTime(err), l.Patience); err != nil {
+					return result, err
+				}
+			case err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) || pause.For(ctx, at) != nil:
 				return result, err
 			}
 			inv.Attempt++

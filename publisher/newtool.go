@@ -230,6 +230,7 @@ type markedError struct {
 	error
 	kind                 string
 	retryable, permanent bool
+	at                   time.Time
 }
 
 func (e *markedError) Unwrap() error { return e.error }
@@ -258,7 +259,28 @@ func Permanent(err error) error {
 	return &markedError{error: err, permanent: true}
 }
 
+// RetryAt marks a [Model]'s or a tool's error as temporary until a time: a [Loop] does not ask the model before it, and
+// does not run a pure or idempotent tool again before it. See Loop.Patience. nil stays nil.
+func RetryAt(err error, t time.Time) error {
+	if err == nil {
+		return nil
+	}
+	return &markedError{error: err, retryable: true, at: t}
+}
+
+// retryTime is the time of [RetryAt]; zero without one.
+func retryTime(err error) time.Time {
+	marked, ok := errors.AsType[*markedError](err)
+	switch {
+	case !ok:
+		return time.Time{}
+	case marked.at.IsZero():
+		return retryTime(marked.error)
+	}
+	return marked.at
+}
+
 func isPermanent(err error) bool {
 	marked, ok := errors.AsType[*markedError](err)
-	return ok && marked.permanent
+	return ok && marked.permanent || errors.Is(err, ErrUnauthorized)
 }

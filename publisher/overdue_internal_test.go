@@ -60,7 +60,9 @@ func TestRetried_PauseBetweenTries_IsNotOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Millisecond
 		w := &works{now: time.Now}
-		l := looping{Loop: Loop{ToolTries: 9}}
+		run, err := Unrecorded(t.Context(), Config{Executor: "e", Agent: "a"}, RunSpec{ID: "r1"})
+		require.NoError(t, err)
+		l := looping{Loop: Loop{ToolTries: 9}, run: run}
 		var tries atomic.Int64
 		release, done := make(chan struct{}), make(chan error, 1)
 		tool := l.retried(func(ctx context.Context, _ Invocation) (ToolResult, error) {

@@ -5,14 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// mostTimerJitter bounds the jitter of a timer, which is up to a quarter of its time.
-const mostTimerJitter = time.Minute
+const (
+	// mostTimerJitter bounds the jitter of a timer, which is up to a quarter of its time.
+	mostTimerJitter = time.Minute
+	// firstRetry is the first wait of a released run before another try. It doubles up to mostRetry.
+	firstRetry, mostRetry = 15 * time.Second, 15 * time.Minute
+)
 
 // Sleep waits until a time by the server's clock. Under an [Executor] it returns [ErrWaiting], which the work, or its
 // pure or idempotent tool, should return: the executor releases the run, with or without WaitDetached, and the run
@@ -47,10 +52,75 @@ func (r *Run) sleep(ctx context.Context, d schema.RunWaitingData, until time.Tim
 	}
 	left += rand.N(min(left/4, mostTimerJitter) + 1) //nolint:gosec // jitter
 	d.Reason, d.ExpiresAt = schema.WaitTimer, schema.FormatTime(now.Add(left))
-	if _, err := r.ask(ctx, d, true); err != nil && !errors.Is(err, ErrInputExpired) && !errors.Is(err, ErrInputCancelled) {
-		return err
+	_, err := r.ask(ctx, d, true)
+	return timeOver(err)
+}
+
+// timeOver is nil for the answer to a timer.
+func timeOver(err error) error {
+	if errors.Is(err, ErrInputExpired) || errors.Is(err, ErrInputCancelled) {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// retries counts the recorded waits before another try of a call, or of the turn's request if key names no call. since
+// is the time of the first failed try, and open the wait that is not over.
+func (r *Run) retries(key schema.CallKey) (n int, since time.Time, open string) {
+	r.View(func(s *schema.State) {
+		for i := range s.Waits {
+			w := &s.Waits[i]
+			if !strings.HasPrefix(w.InterruptID, retryPrefix(key)) || w.ToolCallID != key.ToolCallID || w.Occurrence != key.Occurrence {
+				continue
+			}
+			if n++; n == 1 {
+				since = schema.ParseTime(w.FailedSince)
+			}
+			if w.Input == nil {
+				open = w.InterruptID
+			}
+		}
+	})
+	return n, since, open
+}
+
+func retryPrefix(key schema.CallKey) string { return fmt.Sprintf("%s%d.", schema.RetryWait, key.Turn) }
+
+// awaitRetry waits until the next try is due. An earlier executor may have published the wait.
+func (r *Run) awaitRetry(ctx context.Context, key schema.CallKey) error {
+	_, _, open := r.retries(key)
+	if open == "" {
+		return nil
+	}
+	_, err := r.awaitInput(ctx, open)
+	return timeOver(err)
+}
+
+// retryLater waits before the next try, each time for longer, and not before at. It returns the error of the failed try
+// once patience since the first failed try, on whichever executor, is over.
+func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, first, at time.Time, patience time.Duration) error {
+	if patience < 0 || r.fleet.unrecorded() {
+		return failed
+	}
+	n, since, _ := r.retries(key)
+	if n == 0 {
+		since = first
+	}
+	now, last := r.fleet.cfg.Now(), since.Add(patience)
+	switch {
+	case !now.Before(last):
+		return fmt.Errorf("no try was successful in %s: %w", now.Sub(since).Round(time.Second), failed)
+	case at.After(last):
+		return fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)
+	}
+	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, last.Sub(now)))
+	if at.After(until) {
+		until = at
+	}
+	return r.sleep(ctx, schema.RunWaitingData{
+		InterruptID: r.derivedID(retryPrefix(key), fmt.Sprintf("%d.%s.%d", n+1, key.ToolCallID, key.Occurrence)),
+		Message:     clipped(failed.Error(), maxShownProblem), ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, FailedSince: schema.FormatTime(since),
+	}, until)
 }
 
 // callName names the call whose tool calls the method; empty outside a tool of the run.

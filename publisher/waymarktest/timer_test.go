@@ -1,8 +1,15 @@
 package waymarktest_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/publisher/wire"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -92,4 +100,246 @@ func TestSleep_ManyRuns_WakeOneAfterTheOther(t *testing.T) {
 	for n := range runs {
 		require.Len(t, w.State(fmt.Sprint("r", n)).Takeovers, 2, "one claim for its first work, one after the wait")
 	}
+}
+
+// provider is a scripted API behind HTTP, whose clock the test moves.
+type provider struct {
+	mu     sync.Mutex
+	asked  int
+	script func(n int, w http.ResponseWriter) (answers bool)
+}
+
+func (p *provider) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	if p.script(p.asked, w) {
+		_, _ = fmt.Fprint(w, `{"id":"m","type":"message","role":"assistant","model":"m","stop_reason":"end_turn","content":[{"type":"text","text":"Done."}]}`)
+	}
+}
+
+func (p *provider) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+// loop is an agent that asks the provider with a plain HTTP client.
+func (p *provider) loop(t *testing.T) publisher.Loop {
+	t.Helper()
+	server := httptest.NewServer(p)
+	t.Cleanup(server.Close)
+	return publisher.Loop{Model: wire.Model(wire.Anthropic, nil, func(ctx context.Context, path string, body, response any, _ ...struct{}) error {
+		sent, _ := body.([]byte)
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/"+path, bytes.NewReader(sent))
+		if err != nil {
+			return err
+		}
+		got, err := server.Client().Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = got.Body.Close() }()
+		text, err := io.ReadAll(got.Body)
+		if err == nil && got.StatusCode != http.StatusOK {
+			return wire.Error(got.StatusCode, got.Header, text)
+		}
+		if into, ok := response.(*[]byte); ok {
+			*into = text
+		}
+		return err
+	})}
+}
+
+// status is a script of a provider that answers with a status until a request, and then answers.
+func status(code, until int, after string) func(int, http.ResponseWriter) bool {
+	return func(n int, w http.ResponseWriter) bool {
+		if n >= until {
+			return true
+		}
+		if after != "" {
+			w.Header().Set("Retry-After", after)
+		}
+		http.Error(w, "slow down", code)
+		return false
+	}
+}
+
+func (p *provider) serve(t *testing.T, w *waymarktest.World, name string, change func(*publisher.Loop), config func(*publisher.Config)) *waymarktest.Executor {
+	t.Helper()
+	loop := p.loop(t)
+	if change != nil {
+		change(&loop)
+	}
+	return w.Serve(name, publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"agent": loop}}, config)
+}
+
+// The executor is killed while the run waits, and the next one asks no earlier than the provider has said.
+func TestLoop_ProviderSaysWhen_IsAskedOnceBeforeAndOnceAfter(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	p := &provider{script: status(429, 2, "600")}
+	e := p.serve(t, w, "ex-1", nil, nil)
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	w.Await("r1", schema.StatusWaiting)
+	require.Equal(t, 1, p.count())
+	wait := w.State("r1").Head.Interrupts[0]
+	require.True(t, wait.Retries())
+	require.Equal(t, "429 Too Many Requests: slow down", wait.Message)
+	e.Kill()
+	// A message wakes another executor, which may not ask either.
+	other := p.serve(t, w, "ex-2", nil, nil)
+	require.NoError(t, other.Fleet().Signal(t.Context(), "r1", publisher.SignalSpec{Name: "hurry"}))
+	require.Eventually(t, func() bool { return len(w.State("r1").Takeovers) > 0 }, time.Minute, 10*time.Millisecond)
+	w.Await("r1", schema.StatusWaiting)
+	w.Advance(9 * time.Minute)
+	require.Equal(t, schema.StatusWaiting, w.Status("r1"))
+	require.Equal(t, 1, p.count())
+	w.Advance(2*time.Minute + time.Second)
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+	require.Equal(t, 2, p.count())
+	state := w.State("r1")
+	require.Len(t, state.Errors, 1, "the failed try is in the record")
+	require.Equal(t, "turn", state.Errors[0].Scope)
+	require.Equal(t, schema.InputExpired, state.Waits[0].Input.Status)
+}
+
+// Before the wait, after it, after its end and after the claim: the agent may be killed anywhere.
+func TestLoop_ProviderFailsAndExecutorsCrashAnywhere_RunCompletes(t *testing.T) {
+	t.Parallel()
+	waymarktest.CrashEverywhereWith(t, waymarktest.Crash{Run: publisher.RunSpec{Task: "Send a mail."}}, func(out *waymarktest.Outside) publisher.Work {
+		loop := mailer(sender(out, publisher.Hold), out)
+		model := loop.Model
+		loop.Model = func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+			if request.Turn == 2 && !retried(ctx, t, request) {
+				return publisher.Answer{}, publisher.RetryAt(errors.New("busy"), time.Now().Add(time.Hour))
+			}
+			return model(ctx, request)
+		}
+		return func(ctx context.Context, run *publisher.Run) error { return loop.Work(withRun(ctx, run), run) }
+	})
+}
+
+type runKey struct{}
+
+func withRun(ctx context.Context, run *publisher.Run) context.Context {
+	return context.WithValue(ctx, runKey{}, run)
+}
+
+// retried reports whether the run has waited for this turn, and checks that it does not wait any more.
+func retried(ctx context.Context, t *testing.T, request publisher.ModelRequest) bool {
+	t.Helper()
+	run, _ := ctx.Value(runKey{}).(*publisher.Run)
+	state := run.State()
+	for i := range state.Waits {
+		if state.Waits[i].Input == nil {
+			t.Errorf("run %s is asked for turn %d while it waits", request.Run, request.Turn)
+		}
+	}
+	return len(state.Waits) > 0
+}
+
+// An idempotent tool names a time: the executor releases the run, and the same call runs again after it.
+func TestLoop_ToolSaysWhen_RunsAgainAfterIt(t *testing.T) {
+	t.Parallel()
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
+		return mailer(publisher.NewTool("send_mail", "Sends a mail.", publisher.Idempotent, func(ctx context.Context, in mail) (string, error) {
+			inv := publisher.InvocationOf(ctx)
+			if len(inv.Run().State().Waits) == 0 {
+				return "", publisher.RetryAt(errors.New("full"), time.Now().Add(time.Hour))
+			}
+			return "sent", out.Once(ctx, inv.IdempotencyKey, "mail to "+in.To)
+		}), out).Work
+	})
+}
+
+// Patience counts from the first failed try, over all takeovers. The executors' clock moves by five minutes with each try;
+// the daemon's is ahead, so each wait is over at once.
+func TestLoop_ProviderStaysAway_FailsAfterItsPatience(t *testing.T) {
+	t.Parallel()
+	const step = 5 * time.Minute
+	w := waymarktest.Start(t)
+	w.Advance(24 * time.Hour)
+	clock := &stoppedClock{at: w.Now()}
+	p := &provider{script: func(_ int, rw http.ResponseWriter) bool {
+		clock.move(step)
+		http.Error(rw, "slow down", http.StatusServiceUnavailable)
+		return false
+	}}
+	change := func(l *publisher.Loop) { l.ModelTries, l.Patience = 1, time.Hour }
+	e := p.serve(t, w, "ex-1", change, func(c *publisher.Config) { c.Now = clock.now })
+	p.serve(t, w, "ex-2", change, func(c *publisher.Config) { c.Now = clock.now })
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	require.Equal(t, schema.StatusFailed, w.Ended("r1").Status)
+	state := w.State("r1")
+	require.Equal(t, "no try was successful in 1h0m0s: 503 Service Unavailable: slow down", strings.TrimPrefix(state.Ended.Error.Message, "model in turn 1 of run r1: "))
+	require.Equal(t, 13, p.count(), "the first try, and those until an hour later")
+	require.Len(t, state.Errors, 13)
+	require.Len(t, state.Waits, 12)
+	since := schema.ParseTime(state.Waits[0].FailedSince)
+	least := 15 * time.Second
+	for n, wait := range state.Waits {
+		require.Equal(t, state.Waits[0].FailedSince, wait.FailedSince)
+		lasts := schema.ParseTime(wait.ExpiresAt).Sub(since) - time.Duration(n)*step
+		require.GreaterOrEqual(t, lasts, min(least, time.Hour-time.Duration(n)*step))
+		require.LessOrEqual(t, lasts, least*5/4)
+		least = min(2*least, 15*time.Minute)
+	}
+}
+
+// stoppedClock is a clock that stands still until it is moved.
+type stoppedClock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (s *stoppedClock) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+func (s *stoppedClock) move(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = s.at.Add(d)
+}
+
+// A time after the end of the patience is not waited for.
+func TestLoop_ProviderNamesATimeTooLate_FailsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	p := &provider{script: status(429, 2, "90000")} // more than a day
+	e := p.serve(t, w, "ex-1", nil, nil)
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	require.Contains(t, w.Ended("r1").Error.Message, "after the patience of 24h0m0s: 429 Too Many Requests")
+	require.Equal(t, 1, p.count())
+}
+
+// An executor with a wrong key does not fail one run of the queue after the other; another one does them.
+func TestExecutor_KeyIsRefused_LeavesTheQueueToOthers(t *testing.T) {
+	t.Parallel()
+	const runs = 60
+	w := waymarktest.Start(t)
+	refused := &provider{script: status(401, 1000, "")}
+	bad := refused.serve(t, w, "ex-bad", nil, nil)
+	submit := func(from, to int) {
+		for n := from; n < to; n++ {
+			_, err := bad.Fleet().Submit(t.Context(), publisher.RunSpec{ID: fmt.Sprint("r", n), Agent: "agent", Task: "Go."})
+			require.NoError(t, err)
+		}
+	}
+	submit(0, 1)
+	require.Equal(t, schema.StatusFailed, w.Ended("r0").Status)
+	submit(1, runs)
+	answers := &provider{script: status(0, 0, "")}
+	answers.serve(t, w, "ex-good", nil, nil)
+	for n := 1; n < runs; n++ {
+		w.Ended(fmt.Sprint("r", n))
+	}
+	require.Less(t, refused.count(), 10)
+	require.Greater(t, answers.count(), runs-10)
 }

@@ -3,7 +3,7 @@
 // [publisher.Answer] from the body of the response. It depends on no provider's client; [Model] sends requests through
 // the Post method of the official ones.
 //
-//	client := anthropic.NewClient()
+//	client := anthropic.NewClient(option.WithMaxRetries(0)) // the loop waits
 //	model := wire.Model(wire.Anthropic, anthropic.MessageNewParams{Model: "…", MaxTokens: 4096}, client.Post)
 //
 // Promises:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -42,7 +41,8 @@ func (f Form) path() string {
 }
 
 // Model asks a model through the Post method of a provider's official client. For settings see [Form.Request].
-// Permanent errors, such as that for a refused API key, are marked by [publisher.Permanent].
+// Errors of the API are those of [Error]. Make the client without retries of its own (option.WithMaxRetries(0)): they
+// would hold the executor, and ask before the time that the provider names.
 func Model[Option any](f Form, settings any, post func(ctx context.Context, path string, body, response any, options ...Option) error) publisher.Model {
 	return func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 		body, err := f.Request(request, settings)
@@ -51,40 +51,10 @@ func Model[Option any](f Form, settings any, post func(ctx context.Context, path
 		}
 		var response []byte
 		if err := post(ctx, f.path(), body, &response); err != nil {
-			if refused(err) {
-				err = publisher.Permanent(err)
-			}
-			return publisher.Answer{}, err
+			return publisher.Answer{}, ofClient(err)
 		}
 		return f.Answer(response)
 	}
-}
-
-// refused reports whether a provider's error is permanent. The clients' errors contain the body of the response.
-func refused(err error) bool {
-	type withBody interface {
-		error
-		RawJSON() string
-	}
-	failed, ok := errors.AsType[withBody](err)
-	if !ok {
-		return false
-	}
-	raw := jsontext.Value(failed.RawJSON())
-	if form.CheckJSON(raw) != nil {
-		return false
-	}
-	o, _ := form.ParseObject(raw)
-	if o == nil {
-		return false
-	}
-	if inner, ok := o.TakeObject("error"); ok {
-		o = inner
-	}
-	typ, _ := o.Str("type")
-	return slices.Contains([]string{
-		"invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large", "billing_error", "insufficient_quota",
-	}, typ)
 }
 
 // Request is the body of the request for the next answer. settings are the other members of the body, such as the model

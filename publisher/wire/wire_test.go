@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,10 +114,18 @@ func TestAnswer_NoWholeAnswer_IsRefused(t *testing.T) {
 }
 
 // refusal is an error as the official clients return it.
-type refusal struct{ body string }
+// refusal is an error as the official clients have it.
+type refusal struct {
+	status int
+	header string
+	body   string
+}
 
-func (r *refusal) Error() string   { return "400 Bad Request" }
-func (r *refusal) RawJSON() string { return r.body }
+func (r *refusal) Error() string { return "POST the address" }
+
+func (r *refusal) DumpResponse(bool) []byte {
+	return fmt.Appendf(nil, "HTTP/2.0 %d %s\r\n%sContent-Length: %d\r\n\r\n%s", r.status, http.StatusText(r.status), r.header, len(r.body), r.body)
+}
 
 type option struct{}
 
@@ -141,25 +150,25 @@ func TestModel_Request_Answers(t *testing.T) {
 	}
 }
 
-func TestModel_ErrorsThatStay_ArePermanent(t *testing.T) {
+func TestModel_ErrorOfTheClient_IsThatOfItsResponse(t *testing.T) {
 	t.Parallel()
-	permanent := fmt.Sprintf("%T", publisher.Permanent(errors.New("x")))
-	for body, stays := range map[string]bool{
-		`{"type":"error","error":{"type":"authentication_error","message":"no"}}`:  true,
-		`{"type":"error","error":{"type":"overloaded_error"}}`:                     false,
-		`{"message":"no","type":"invalid_request_error","code":"invalid_api_key"}`: true,
-		`{"message":"slow down","type":"rate_limit_error"}`:                        false,
-		`<html>`: false,
-		``:       false,
-		`5`:      false,
-	} {
-		model := wire.Model(wire.Anthropic, nil, func(context.Context, string, any, any, ...option) error { return &refusal{body} })
-		_, err := model(t.Context(), publisher.ModelRequest{})
-		require.ErrorContains(t, err, "400")
-		require.Equal(t, stays, fmt.Sprintf("%T", err) == permanent, body)
+	ask := func(settings any, failed error) error {
+		_, err := wire.Model(wire.Anthropic, settings, func(context.Context, string, any, any, ...option) error { return failed })(t.Context(), publisher.ModelRequest{})
+		return err
 	}
-	model := wire.Model(wire.Anthropic, 5, func(context.Context, string, any, any, ...option) error { panic("not asked") })
-	_, err := model(t.Context(), publisher.ModelRequest{})
-	require.Equal(t, permanent, fmt.Sprintf("%T", err))
+	refused := &refusal{status: 401, body: `{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}`}
+	err := ask(nil, refused)
+	require.ErrorIs(t, err, refused)
+	require.ErrorIs(t, err, publisher.ErrUnauthorized)
+	require.EqualError(t, err, "401 Unauthorized: invalid x-api-key")
+	busy := &refusal{status: 429, header: "Retry-After: 600\r\n", body: "slow down"}
+	err = ask(nil, busy)
+	require.ErrorIs(t, err, busy)
+	require.NotErrorIs(t, err, publisher.ErrUnauthorized)
+	require.EqualError(t, err, "429 Too Many Requests: slow down")
+	reset := errors.New("connection reset")
+	require.Same(t, reset, ask(nil, reset))
+	err = ask(5, nil)
+	require.Equal(t, fmt.Sprintf("%T", publisher.Permanent(errors.New("x"))), fmt.Sprintf("%T", err))
 	require.ErrorIs(t, err, wire.ErrRequest)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/wire"
@@ -15,7 +16,7 @@ import (
 type page struct{ Text string }
 
 func main() {
-	ctx, client := context.Background(), anthropic.NewClient() // it reads ANTHROPIC_API_KEY
+	ctx, client := context.Background(), anthropic.NewClient(option.WithMaxRetries(0)) // it reads ANTHROPIC_API_KEY
 	write := publisher.NewTool("write", "Writes the page.", publisher.Idempotent, func(_ context.Context, p page) (string, error) {
 		return "It is written.", os.WriteFile("page.txt", []byte(p.Text), 0o600)
 	})

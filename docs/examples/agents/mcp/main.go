@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/wire"
@@ -42,7 +43,7 @@ func serve(ctx context.Context, server string, args ...string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
-	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": clerk(openai.NewClient(), tools)}})
+	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": clerk(openai.NewClient(option.WithMaxRetries(0)), tools)}})
 	if err != nil {
 		return err
 	}

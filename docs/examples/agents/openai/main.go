@@ -10,6 +10,7 @@ import (
 	"os/signal"
 
 	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 
@@ -34,7 +35,7 @@ func serve(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
 	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{
-		"buyer": buyer(openai.NewClient(), http.DefaultClient), // it reads OPENAI_API_KEY
+		"buyer": buyer(openai.NewClient(option.WithMaxRetries(0)), http.DefaultClient), // it reads OPENAI_API_KEY
 	}})
 	if err != nil {
 		return err

@@ -1,0 +1,4 @@
+package wire
+
+// Due is when the next try is due after a response.
+var Due = due
