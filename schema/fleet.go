@@ -270,6 +270,12 @@ type VerifyReply struct {
 // LiveFormat is the format version of entries of the live index.
 const LiveFormat = 1
 
+// Values of [Live.Timer].
+const (
+	TimerSleep = "sleep"
+	TimerRetry = "retry"
+)
+
 // Live is a run's entry in the live index: what liveness and claims need to know of it without its checkpoint. It is
 // derived from the head and rewritten when one of its fields changes, which is rare.
 type Live struct {
@@ -296,6 +302,8 @@ type Live struct {
 	Driven bool `json:"driven,omitzero"`
 	// ExpiresAt is when the run's first wait expires, by the server's clock; empty means never.
 	ExpiresAt string `json:"expires_at,omitzero"`
+	// Timer is sleep or retry while the run waits for a time, or for another try: [OpenInterrupt.Retries].
+	Timer string `json:"timer,omitzero"`
 	// Offers are the agents that the run's hand-offs are offered to: "" for a continuation by the run's own agent.
 	Offers []string `json:"offers,omitzero"`
 	// StartedAt as in [Head]: live runs are listed by it.
@@ -398,6 +406,12 @@ func LiveOf(h *Head) Live {
 	}
 	l.Driven = !h.Paused && !h.Status.Terminal() && h.Status != StatusInterrupted && h.Unattended != StatusInterrupted
 	for i := range h.Interrupts {
+		switch o := &h.Interrupts[i]; {
+		case o.Retries():
+			l.Timer = TimerRetry
+		case o.Reason == WaitTimer:
+			l.Timer = cmp.Or(l.Timer, TimerSleep)
+		}
 		// As text, RFC 3339 times compare only in one format and offset, so they are parsed.
 		if at := h.Interrupts[i].ExpiresAt; at != "" && (l.ExpiresAt == "" || before(at, l.ExpiresAt)) {
 			l.ExpiresAt = at
@@ -409,7 +423,7 @@ func LiveOf(h *Head) Live {
 // Same reports whether two entries are equal except for Since.
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
-		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.Driven == o.Driven && l.ExpiresAt == o.ExpiresAt &&
+		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.Driven == o.Driven && l.ExpiresAt == o.ExpiresAt && l.Timer == o.Timer &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)
 }

@@ -279,3 +279,22 @@ func TestRunWaiting_TimerWithoutATime_IsInvalid(t *testing.T) {
 	_, err = schema.MarshalData(&schema.RunWaitingData{InterruptID: "nap", Reason: schema.WaitTimer, ExpiresAt: "2026-01-02T03:04:05Z"})
 	require.NoError(t, err)
 }
+
+func TestLiveOf_Timers_SayForWhat(t *testing.T) {
+	t.Parallel()
+	timer := func(ids ...string) *schema.Head {
+		h := &schema.Head{Run: "r", Status: schema.StatusWaiting}
+		for _, id := range ids {
+			h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: id, Reason: schema.WaitTimer, ExpiresAt: "2026-01-02T03:04:05Z"})
+		}
+		return h
+	}
+	none, sleep, retry := schema.LiveOf(timer()), schema.LiveOf(timer("night")), schema.LiveOf(timer("retry.1.1", "night"))
+	require.Empty(t, none.Timer)
+	require.Equal(t, schema.TimerSleep, sleep.Timer)
+	require.Equal(t, schema.TimerRetry, retry.Timer)
+	other := retry
+	other.Timer = schema.TimerSleep
+	require.False(t, other.Same(&retry))
+	require.False(t, schema.LiveOf(timer("retry.1.1")).Attended)
+}

@@ -183,8 +183,9 @@ func (r *LiveRuns) Synced() bool {
 }
 
 // Counts are the live runs, and those of them that are paused, claimable, quarantined (not claimable automatically), and
-// gapped (events of them are missing). Paused runs are neither claimable nor quarantined. A fold worker repairs unreadable entries when it takes the shard.
-type Counts struct{ Live, Paused, Claimable, Quarantined, Gapped, Unreadable int }
+// gapped (events of them are missing). Paused runs are neither claimable nor quarantined. Sleeping runs wait for a time,
+// and retrying ones for another try. A fold worker repairs unreadable entries when it takes the shard.
+type Counts struct{ Live, Paused, Claimable, Quarantined, Gapped, Sleeping, Retrying, Unreadable int }
 
 // Counts counts the runs.
 func (r *LiveRuns) Counts() Counts {
@@ -199,6 +200,12 @@ func (r *LiveRuns) Counts() Counts {
 			}
 			if !e.live.Status.Terminal() && r.paused(&e.live) {
 				c.Paused++
+			}
+			switch e.live.Timer {
+			case schema.TimerSleep:
+				c.Sleeping++
+			case schema.TimerRetry:
+				c.Retrying++
 			}
 		}
 		c.Unreadable += len(r.shards[i].broken)

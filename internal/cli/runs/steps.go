@@ -100,6 +100,8 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 		return []string{"allow the phase with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Reason == schema.WaitSignal:
 		return []string{"it goes on with the next message: " + p.Command("signal "+h.Run+" NAME --text TEXT")}
+	case w.Reason == schema.WaitTimer:
+		return []string{"it goes on by itself then, or now with: " + command(" --status cancelled")}
 	}
 	// The placeholder is not valid JSON, and a shell refuses the parenthesis.
 	return []string{"answer with: " + command(" --payload JSON") + " (or --text TEXT)"}

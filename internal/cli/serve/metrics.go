@@ -155,6 +155,8 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"paused", "Runs that wait for the end of a pause.", func(c liveness.Counts) int { return c.Paused }},
 		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
+		{"sleeping", "Runs that wait for a time, without an executor.", func(c liveness.Counts) int { return c.Sleeping }},
+		{"retrying", "Runs that wait before another try, because a model's provider or a tool has failed.", func(c liveness.Counts) int { return c.Retrying }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}

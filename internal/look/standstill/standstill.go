@@ -226,6 +226,12 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 		what = "for a login"
 	case w.Reason == schema.WaitSignal:
 		what = "for a message"
+	case w.Retries() && w.ToolCallID == "":
+		what = "for the provider until " + clockText(w)
+	case w.Retries():
+		what = "for another try of " + cmp.Or(tool, "call "+w.ToolCallID) + " until " + clockText(w)
+	case w.Reason == schema.WaitTimer:
+		what = "until " + clockText(w)
 	default:
 		what = "for " + w.Reason
 	}
@@ -233,6 +239,15 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 		what += ": " + w.Message
 	}
 	return "waits " + what
+}
+
+// clockText is when a wait ends: the time, with the date if it is another day than that of its begin.
+func clockText(w *schema.OpenInterrupt) string {
+	ends, layout := schema.ParseTime(w.ExpiresAt).UTC(), "15:04 UTC"
+	if begun := schema.ParseTime(w.Since).UTC(); begun.Truncate(24*time.Hour) != ends.Truncate(24*time.Hour) {
+		layout = "2006-01-02 " + layout
+	}
+	return ends.Format(layout)
 }
 
 // NeedsPerson reports whether only a person can end the reason.

@@ -52,7 +52,11 @@ func Describe(data schema.Data, tool string) (d Description) {
 		}
 		gist(e.Status, e.Summary, why)
 	case *schema.RunWaitingData:
-		gist(e.InterruptID, e.Reason, e.Message)
+		until := ""
+		if e.Reason == schema.WaitTimer {
+			until = "until " + e.ExpiresAt
+		}
+		gist(e.InterruptID, e.Reason, until, e.Message)
 	case *schema.RunInputData:
 		gist(e.InterruptID, e.Status, string(e.Payload))
 	case *schema.RunCancelRequestedData:

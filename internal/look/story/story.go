@@ -384,7 +384,7 @@ func (s *Story) tool(key schema.CallKey) string {
 }
 
 func (s *Story) waiting(key schema.CallKey, d *schema.RunWaitingData, turn int32, when string) {
-	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: d.Message}
+	w := schema.OpenInterrupt{InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Message: d.Message, Since: when, ExpiresAt: d.ExpiresAt}
 	tool := s.tool(key)
 	b := &Beat{Kind: KindWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
