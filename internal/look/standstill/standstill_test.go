@@ -104,7 +104,7 @@ func TestWaitText_Timer_SaysForWhatAndUntilWhen(t *testing.T) {
 	for want, w := range map[string]schema.OpenInterrupt{
 		"waits for the provider until 14:10 UTC: 429 Too Many Requests": {InterruptID: "retry.1.1", Message: "429 Too Many Requests", ExpiresAt: "2026-09-03T14:10:59Z"},
 		"waits for another try of mail until 2026-09-04 00:10 UTC":      {InterruptID: "retry.1.1", ToolCallID: "c", ExpiresAt: "2026-09-04T02:10:00+02:00"},
-		"waits until 14:10 UTC":                                         {InterruptID: "night", ExpiresAt: "2026-09-03T14:10:00Z"},
+		"waits until 14:10 UTC": {InterruptID: "night", ExpiresAt: "2026-09-03T14:10:00Z"},
 	} {
 		w.Reason, w.Since = schema.WaitTimer, "2026-09-03T14:00:00Z"
 		require.Equal(t, want, standstill.WaitText(&w, "mail"))
