@@ -39,12 +39,24 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		return nil, badField("/reason", errors.New("is required: people ask why their runs stand still"))
 	}
 	reply, fleets := new(schema.PauseReply), kvstore.NewFleets(s.js)
+	there := func() (err error) { // a mistyped id would pause nothing
+		if req.Run != "" {
+			_, err = s.routing.proven(ctx, req.Run, reader.Head)
+		}
+		return err
+	}
 	if req.End {
 		if reply.Pause, err = fleets.Unpause(ctx, s.cfg.Fleet, req.Scope); errors.Is(err, kvstore.ErrNotFound) {
+			if err := there(); err != nil {
+				return nil, err
+			}
 			return nil, schema.Fail(schema.CodeConflict, "See the pauses, and end one by its own scope: waymark pause ls",
 				"fleet %s has no pause of %s", s.cfg.Fleet, req.Flags())
 		}
 	} else {
+		if err := there(); err != nil {
+			return nil, err
+		}
 		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now())}
 		if reply.Pause, reply.Already, err = fleets.Pause(ctx, s.cfg.Fleet, is); errors.Is(err, kvstore.ErrSettings) {
 			return nil, schema.Fail(schema.CodeConflict, "See the pauses: waymark pause ls", "%s", err)

@@ -39,7 +39,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "events RUN --all --no-follow"},
 	{words: "plan RUN"},
 	{words: "verify RUN"},
-	{words: "tree RUN"},
 	{words: "diff RUN RUN"},
 	{words: "input RUN"},
 	{words: "runs get RUN --at end"},
@@ -58,6 +57,8 @@ var surfaceCommands = []surfaceCommand{
 	{words: "fork RUN --as RUN-f", writes: true},
 	{words: "recover RUN --executor me", writes: true},
 	{words: "reopen RUN", writes: true},
+	{words: "pause set RUN --reason why", writes: true},
+	{words: "unpause RUN", writes: true},
 	{words: "resume RUN --at record:1 --dry-run"},
 	{words: "checkpoint RUN --unset k --force", writes: true},
 	{words: "resume RUN --at record:1 --force", writes: true},
@@ -268,7 +269,7 @@ var shownCommand = regexp.MustCompile(`(^|: +)waymark `)
 // widths asks for tables in terminals of several widths.
 func (s *surface) widths(t *testing.T) {
 	for _, words := range []string{
-		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs history held-0", "tree held-0",
+		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs history held-0",
 		"doctor", "runs get held-0", "plan held-0", "verify ended-0", "help",
 	} {
 		longest := map[int]int{}
