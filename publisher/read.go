@@ -285,18 +285,18 @@ func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply,
 // Plan predicts what the next executor would do with the run: which calls are reused, run again, verified or held, and
 // what that saves. It does not take the run over, and includes every event acknowledged before the call. For a run with
 // missing events it returns the plan for the existing ones and an [*IncompleteError]. [schema.Plan.Versions] names what
-// is other at the executors that live now.
+// differs at the living executors; if no daemon tells, the plan comes without it, and with the error.
 func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
 	s, err := r.Get(ctx, run)
 	if s == nil {
 		return nil, err
 	}
 	plan := schema.PlanOf(s)
-	executors, askErr := askFleet[schema.ExecutorsReply](ctx, r, schema.VerbExecutors, "", &schema.ExecutorsRequest{Agents: []string{s.Head.Agent}})
+	executors, askErr := askFleet[schema.ExecutorsReply](ctx, r, schema.VerbExecutors, "", &schema.ExecutorsRequest{VersionsOf: s.Head.Agent})
 	if askErr != nil {
-		return nil, errors.Join(askErr, err)
+		return &plan, errors.Join(err, fmt.Errorf("versions of the living executors: %w", askErr))
 	}
-	plan.Compare(s, executors.Versions[s.Head.Agent])
+	plan.Compare(s, executors.Versions)
 	return &plan, err
 }
 

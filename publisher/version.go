@@ -46,8 +46,7 @@ func (l *Loop) version() schema.Version {
 		v.Tools = append(v.Tools, l.Tools[i].version())
 	}
 	slices.SortFunc(v.Tools, func(a, b schema.ToolVersion) int { return strings.Compare(a.Name, b.Name) })
-	if len(v.Tools) > schema.MaxVersionTools {
-		all, _ := json.Marshal(v.Tools) //nolint:errchkjson // texts only
+	if all, _ := json.Marshal(v.Tools); len(v.Tools) > schema.MaxVersionTools || len(all) > schema.MaxVersionBytes { //nolint:errchkjson // texts only
 		v.Tools, v.ToolsDigest = nil, digest(all)
 	}
 	return v
@@ -64,6 +63,9 @@ func (t *Tool) version() schema.ToolVersion {
 		return v // prepare has refused a text that is no schema
 	}
 	for name := range parameters.Properties {
+		if name == "" || recordable(name) != name {
+			continue // the digest stands for it
+		}
 		if slices.Contains(parameters.Required, name) {
 			v.Required = append(v.Required, name)
 		} else {
@@ -120,10 +122,10 @@ func (a *agentVersions) all(agents []string) map[string]schema.Version {
 			continue
 		}
 		text, _ := json.Marshal(v) //nolint:errchkjson // texts only
-		if room -= len(text) + len(agent) + 4; room < 0 {
-			break
+		if size := len(text) + len(agent) + 4; size <= room {
+			room -= size
+			list[agent] = *v
 		}
-		list[agent] = *v
 	}
 	return list
 }

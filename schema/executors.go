@@ -12,6 +12,8 @@ type ExecutorsRequest struct {
 	Executor string `json:"executor,omitzero" check:"name"`
 	// Agents for which the reply counts the living executors.
 	Agents []string `json:"agents,omitzero" check:"max=256" each:"required,name"`
+	// VersionsOf is the agent whose versions the reply has.
+	VersionsOf string `json:"versions_of,omitzero" check:"name"`
 }
 
 // ExecutorsReply lists the executors of a fleet, as the answering replica hears them. Only replicas that fold receive heartbeats, and only
@@ -33,8 +35,8 @@ type ExecutorsReply struct {
 	// do not say what they claim. Both are absent if the replica has not received heartbeats for the fleet's silence.
 	Claiming map[string]int `json:"claiming,omitzero"`
 	Unsaid   int            `json:"unsaid,omitzero"`
-	// Versions are the different versions of each agent in the request at these living executors.
-	Versions map[string][]Version `json:"versions,omitzero"`
+	// Versions are the different versions of the agent VersionsOf at living executors, at most [MaxVersions].
+	Versions []Version `json:"versions,omitzero"`
 }
 
 // ExecutorState is one process of an executor.

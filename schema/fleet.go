@@ -70,8 +70,11 @@ type HeldRun struct {
 	Epoch Epoch  `json:"epoch,omitzero"`
 }
 
-// MaxVersionsBytes bounds the versions in a heartbeat, encoded.
+// MaxVersionsBytes bounds the versions in a heartbeat, encoded as JSON. A heartbeat with more has none.
 const MaxVersionsBytes = 32 << 10
+
+// MaxVersions bounds the versions of an agent in an [ExecutorsReply].
+const MaxVersions = 8
 
 // MaxClaimed bounds the agents in a heartbeat. An instance with more names none.
 const MaxClaimed = 64

@@ -13,6 +13,8 @@ const (
 	MaxBuild            = 128
 	MaxVersionTools     = 64
 	MaxVersionArguments = 32
+	// MaxVersionBytes bounds the tools of a version, encoded as JSON.
+	MaxVersionBytes = 8 << 10
 )
 
 // Version describes the code that an executor has for an agent, so that two of them can be compared: see [Drift].
@@ -23,7 +25,7 @@ type Version struct {
 	// Prompt is a digest of the system prompt (16 hex digits); empty without one.
 	Prompt string `json:"prompt,omitzero" check:"max=16,text"`
 	// Tools by name; absent if the agent is work of the program's own, which does not say them. An agent with more than
-	// [MaxVersionTools] has none here, and a digest of them in ToolsDigest.
+	// [MaxVersionTools], or with more bytes of them than [MaxVersionBytes], has a digest of them in ToolsDigest instead.
 	Tools       []ToolVersion `json:"tools,omitzero" check:"max=64"`
 	ToolsDigest string        `json:"tools_digest,omitzero" check:"max=16,text"`
 }
@@ -40,15 +42,6 @@ type ToolVersion struct {
 	// here.
 	Required []string `json:"required,omitzero" check:"max=32" each:"max=256,text"`
 	Optional []string `json:"optional,omitzero" check:"max=32" each:"max=256,text"`
-}
-
-// Parts is its number of tools and arguments, and one for itself.
-func (v *Version) Parts() int {
-	n := 1
-	for i := range v.Tools {
-		n += 1 + len(v.Tools[i].Required) + len(v.Tools[i].Optional)
-	}
-	return n
 }
 
 // Equal reports whether two versions are the same; nil is an unknown version.
@@ -89,7 +82,7 @@ func (v *Version) toolChanges(newer *Version) []string {
 			}
 		}
 	} else {
-		changed = append(changed, fmt.Sprintf("the tools changed: more than %d are not compared", MaxVersionTools))
+		changed = append(changed, "the tools changed: they are too many to compare")
 	}
 	if v.Prompt != newer.Prompt {
 		added = append(added, "the system prompt changed: a run keeps the one of its first turn")

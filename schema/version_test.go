@@ -53,7 +53,7 @@ func TestDrift_EachChange_IsNamed(t *testing.T) {
 		},
 		"the prompt": {with(pay), changed(with(pay), func(v *schema.Version) { v.Prompt = "q" }), []string{"the system prompt changed: a run keeps the one of its first turn"}},
 		"too many tools": {
-			&schema.Version{ToolsDigest: "a"}, &schema.Version{ToolsDigest: "b"}, []string{"the tools changed: more than 64 are not compared"},
+			&schema.Version{ToolsDigest: "a"}, &schema.Version{ToolsDigest: "b"}, []string{"the tools changed: they are too many to compare"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

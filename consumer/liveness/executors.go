@@ -11,32 +11,31 @@ import (
 // leastSilence is the shortest time that counts as silence, whatever the heartbeat interval.
 const leastSilence = 500 * time.Millisecond
 
-// Fill writes the executors into a reply: those of one name with their runs, and how many claim runs of the agents. fleet
-// is the fleet's silence.
-func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, name string, agents []string, fleet time.Duration) {
-	inHand, runs := h.runs.holders(name)
+// Fill writes the answer to a request into the reply. fleet is the fleet's silence.
+func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, req *schema.ExecutorsRequest, fleet time.Duration) {
+	inHand, runs := h.runs.holders(req.Executor)
 	steady, heard := h.Steady()
-	lives, now := h.all(name)
+	lives, now := h.all(req.Executor)
+	for _, l := range lives {
+		v, ok := l.versions[req.VersionsOf]
+		same := func(o schema.Version) bool { return v.Equal(&o) }
+		if ok && l.alive(now, fleet) && len(reply.Versions) < schema.MaxVersions && !slices.ContainsFunc(reply.Versions, same) {
+			reply.Versions = append(reply.Versions, v)
+		}
+	}
 	if heard {
 		reply.HeardSince = schema.FormatTime(steady)
 	}
 	if heard && now.Sub(steady) >= fleet { // each living executor was heard by now
-		reply.Claiming, reply.Versions = make(map[string]int, len(agents)), make(map[string][]schema.Version, len(agents))
-		for _, agent := range agents {
+		reply.Claiming = make(map[string]int, len(req.Agents))
+		for _, agent := range req.Agents {
 			reply.Claiming[agent] = 0
 		}
 		all := 0
 		for _, l := range lives {
-			if !l.alive(now, fleet) {
-				continue
-			}
-			for _, agent := range agents {
-				v, ok := l.versions[agent]
-				if known := reply.Versions[agent]; ok && !slices.ContainsFunc(known, func(o schema.Version) bool { return v.Equal(&o) }) {
-					reply.Versions[agent] = append(known, v)
-				}
-			}
 			switch {
+			case !l.alive(now, fleet):
+				continue
 			case len(l.agents) == 0:
 				reply.Unsaid++
 			case slices.Contains(l.agents, schema.AnyAgent):

@@ -41,7 +41,7 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	now = now.Add(3 * time.Second)
 
 	var reply schema.ExecutorsReply
-	beats.Fill(&reply, "", nil, 10*time.Second)
+	beats.Fill(&reply, &schema.ExecutorsRequest{}, 10*time.Second)
 	require.Equal(t, schema.FormatTime(start), reply.HeardSince)
 	ms := func(n int64) *int64 { return &n }
 	require.Equal(t, []schema.ExecutorState{
@@ -52,14 +52,14 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	}, reply.Executors)
 
 	now = now.Add(time.Minute)
-	beats.Fill(&reply, "busy", nil, 10*time.Second)
+	beats.Fill(&reply, &schema.ExecutorsRequest{Executor: "busy"}, 10*time.Second)
 	require.Len(t, reply.Executors, 1)
 	require.Equal(t, []string{"r0", "r1", "r2"}, reply.Executors[0].Runs)
 	require.Equal(t, ms(0), reply.Executors[0].OrphanedInMS)
 
 	beats.setSteady(nil, time.Time{})
 	reply = schema.ExecutorsReply{}
-	beats.Fill(&reply, "", nil, 10*time.Second)
+	beats.Fill(&reply, &schema.ExecutorsRequest{}, 10*time.Second)
 	require.Empty(t, reply.HeardSince)
 	for _, s := range reply.Executors {
 		require.Nil(t, s.OrphanedInMS, "nothing is heard: no silence counts")
@@ -68,7 +68,7 @@ func TestExecutors_Fill_CountsDownToTheOrphaningOfTheirRuns(t *testing.T) {
 	for i := range schema.MaxExecutors + 50 {
 		beats.beat(fmt.Sprintf("e%d", i), "i", time.Second, false)
 	}
-	beats.Fill(&reply, "", nil, 10*time.Second)
+	beats.Fill(&reply, &schema.ExecutorsRequest{}, 10*time.Second)
 	require.Len(t, reply.Executors, schema.MaxExecutors)
 	require.Equal(t, 54, reply.More)
 }
@@ -84,7 +84,7 @@ func TestExecutors_Claiming_CountsTheLivingOnesOfEachAgent(t *testing.T) {
 	}
 	asks := func() (map[string]int, int) {
 		var reply schema.ExecutorsReply
-		h.Fill(&reply, "", []string{"coder", "writer", "none", "coder"}, 10*time.Second)
+		h.Fill(&reply, &schema.ExecutorsRequest{Agents: []string{"coder", "writer", "none", "coder"}}, 10*time.Second)
 		return reply.Claiming, reply.Unsaid
 	}
 	h.setSteady(nil, now)

@@ -25,8 +25,9 @@ const (
 	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run or agent, 1 KiB for each
 	// piece of overdue work, and the versions.
 	maxHeartbeat = 16<<10 + (schema.MaxHeld+schema.MaxClaimed)*128 + schema.MaxOverdue<<10 + schema.MaxVersionsBytes
-	// maxHeld bounds the remembered runs and agents of all instances.
-	maxHeld = 1 << 18
+	// maxHeld bounds the remembered runs and agents of all instances. partBytes of versions count as one.
+	maxHeld   = 1 << 18
+	partBytes = 128
 	// maxOverdue bounds the remembered overdue work of all instances.
 	maxOverdue = 1 << 14
 	// maxInterval is the longest accepted interval of an executor, so that no executor is trusted for days.
@@ -314,6 +315,11 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	if len(b.Held) > schema.MaxHeld {
 		return fmt.Errorf("%w: it lists %d runs, at most %d", errHeartbeat, len(b.Held), schema.MaxHeld)
 	}
+	for _, held := range b.Held {
+		if err := schema.CheckName("run", held.Run); err != nil {
+			return fmt.Errorf("%w: %w", errHeartbeat, err)
+		}
+	}
 	if err := schema.CheckHeartbeat(b.Instance, m.Subject, m.Data, m.Header.Get(schema.HeaderSignature)); err != nil {
 		return fmt.Errorf("%w: executor %s: %w", errHeartbeat, b.Executor, err)
 	}
@@ -383,13 +389,19 @@ func (h *Heartbeats) setAgents(l *instanceLife, agents []string, versions map[st
 	}
 	slices.Sort(agents)
 	agents = slices.Compact(agents)
-	claims := len(agents)
 	for agent, v := range versions {
-		if err := schema.Check(&v); err != nil {
-			return fmt.Errorf("%w: executor %s: version of agent %.64q: %w", errHeartbeat, l.executor, agent, err)
+		if !slices.Contains(agents, agent) {
+			return fmt.Errorf("%w: executor %s has a version of agent %.64q, which it does not claim", errHeartbeat, l.executor, agent)
 		}
-		claims += v.Parts()
+		if err := schema.Check(&v); err != nil {
+			return fmt.Errorf("%w: executor %s: version of agent %s: %w", errHeartbeat, l.executor, agent, err)
+		}
 	}
+	text, err := json.Marshal(versions)
+	if err != nil || len(text) > schema.MaxVersionsBytes {
+		return fmt.Errorf("%w: executor %s has %d bytes of versions, at most %d (%w)", errHeartbeat, l.executor, len(text), schema.MaxVersionsBytes, err)
+	}
+	claims := len(agents) + len(text)/partBytes
 	if err := h.room(claims, l.executor); err != nil {
 		return err
 	}

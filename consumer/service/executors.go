@@ -10,6 +10,6 @@ import (
 func (s *Service) executors(_ context.Context, _ *task, req *schema.ExecutorsRequest) (*schema.ExecutorsReply, error) {
 	settings := s.cfg.Settings()
 	reply := &schema.ExecutorsReply{Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(s.now()), SilenceMS: settings.Silence().Milliseconds()}
-	s.cfg.Heartbeats.Fill(reply, req.Executor, req.Agents, settings.Silence())
+	s.cfg.Heartbeats.Fill(reply, req, settings.Silence())
 	return reply, nil
 }

@@ -36,10 +36,8 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 		}
 		plan := schema.PlanOf(state)
 		var executors schema.ExecutorsReply
-		if err := cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Agents: []string{plan.Agent}}, &executors); err != nil {
-			return err
-		}
-		plan.Compare(state, executors.Versions[plan.Agent])
+		missing = errors.Join(missing, cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{VersionsOf: plan.Agent}, &executors))
+		plan.Compare(state, executors.Versions)
 		if a.JSON {
 			return errors.Join(output.Document(a.Stdout, plan), missing)
 		}

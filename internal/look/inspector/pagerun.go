@@ -2,6 +2,7 @@ package inspector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -263,10 +264,8 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	}
 	plan := schema.PlanOf(state)
 	var executors schema.ExecutorsReply
-	if err := s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Agents: []string{plan.Agent}}, &executors); err != nil {
-		return nil, err
-	}
-	plan.Compare(state, executors.Versions[plan.Agent])
+	missing = errors.Join(missing, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{VersionsOf: plan.Agent}, &executors))
+	plan.Compare(state, executors.Versions)
 	body := recoveryBody{
 		Plan: &plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
 		ReusedText: story.ReusedText(&plan), NotReusedText: story.NotReusedText(&plan),
