@@ -160,6 +160,9 @@ func (r *Run) AwaitSignalUntil(ctx context.Context, id string, until time.Time) 
 	if err := checkInterruptID(r.id, id); err != nil {
 		return nil, err
 	}
+	if err := r.checkUntil(until); err != nil {
+		return nil, err
+	}
 	return r.awaitSignal(ctx, id, until)
 }
 

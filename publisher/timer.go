@@ -13,6 +13,8 @@ import (
 )
 
 const (
+	// mostWait bounds a wait for a time. A duration has at most 292 years.
+	mostWait = 100 * 365 * 24 * time.Hour
 	// mostTimerJitter bounds the jitter of a timer, which is up to a quarter of its time.
 	mostTimerJitter = time.Minute
 	// firstRetry is the first wait of a released run before another try. It doubles up to mostRetry.
@@ -46,6 +48,9 @@ func (r *Run) Sleep(ctx context.Context, id string, until time.Time) error {
 // sleep waits for a timer. The daemon answers it.
 func (r *Run) sleep(ctx context.Context, d schema.RunWaitingData, until time.Time) error {
 	now := r.fleet.cfg.Now()
+	if err := r.checkUntil(until); err != nil {
+		return err
+	}
 	left := max(until.Sub(now), 0)
 	if r.fleet.unrecorded() {
 		return pause.For(ctx, left)
@@ -54,6 +59,14 @@ func (r *Run) sleep(ctx context.Context, d schema.RunWaitingData, until time.Tim
 	d.Reason, d.ExpiresAt = schema.WaitTimer, schema.FormatTime(now.Add(left))
 	_, err := r.ask(ctx, d, true)
 	return timeOver(err)
+}
+
+// checkUntil refuses a time that a duration from now, or an event, cannot have.
+func (r *Run) checkUntil(until time.Time) error {
+	if until.Year() < 1 || until.Sub(r.fleet.cfg.Now()) > mostWait {
+		return fmt.Errorf("run %s: %w", r.id, configError("until", until, "use a time within the next hundred years"))
+	}
+	return nil
 }
 
 // timeOver is nil for the answer to a timer.

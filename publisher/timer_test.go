@@ -148,3 +148,18 @@ func TestAwaitSignalUntil_SignalInTime_ReturnsIt(t *testing.T) {
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	require.Equal(t, "hello", w.fold("r1").Ended.Summary)
 }
+
+// A time that no duration and no event can have is refused, and not rounded to one that is over.
+func TestSleep_TimeFarAway_ConfigurationError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	for _, until := range []time.Time{time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), time.Date(100_000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		require.ErrorIs(t, run.Sleep(t.Context(), "night", until), publisher.ErrConfig)
+		_, err := run.AwaitSignalUntil(t.Context(), "night", until)
+		require.ErrorIs(t, err, publisher.ErrConfig)
+	}
+	require.Empty(t, run.Head().Interrupts)
+}
