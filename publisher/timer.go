@@ -122,9 +122,9 @@ func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, 
 	now, last := r.fleet.cfg.Now(), since.Add(patience)
 	switch {
 	case !now.Before(last):
-		return fmt.Errorf("no try was successful in %s: %w", now.Sub(since).Round(time.Second), failed)
+		return &gaveUp{fmt.Errorf("no try was successful in %s: %w", now.Sub(since).Round(time.Second), failed)}
 	case at.After(last):
-		return fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)
+		return &gaveUp{fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)}
 	}
 	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, last.Sub(now)))
 	if at.After(until) {
@@ -134,6 +134,18 @@ func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, 
 		InterruptID: r.derivedID(retryPrefix(key), fmt.Sprintf("%d.%s.%d", n+1, key.ToolCallID, key.Occurrence)),
 		Message:     clipped(failed.Error(), maxShownProblem), ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, FailedSince: schema.FormatTime(since),
 	}, until)
+}
+
+// gaveUp is the last error of a model or a tool that is not tried again, with the reason.
+type gaveUp struct{ error }
+
+func (e *gaveUp) Unwrap() error { return e.error }
+
+// ToolFailure returns the recorded form of the error.
+func (e *gaveUp) ToolFailure() schema.Error {
+	f := failureOf(e.error)
+	f.Message, f.Retryable = e.Error(), false
+	return f
 }
 
 // callName names the call whose tool calls the method; empty outside a tool of the run.

@@ -364,9 +364,6 @@ func failureOf(err error) schema.Error {
 	switch {
 	case errors.As(err, &own):
 		if f := own.ToolFailure(); f.Type != "" {
-			if marked, ok := own.(*markedError); ok && f.Message == marked.Error() {
-				f.Message = err.Error() // with the text around the mark
-			}
 			return f
 		}
 	case errors.As(err, &panicked):

@@ -33,20 +33,21 @@ func (s *Scope) Has(run, agent, tier string, labels map[string]string) bool {
 
 // Flags are the flags of a command that select the scope.
 func (s *Scope) Flags() string {
-	text := s.Run
+	var text strings.Builder
+	text.WriteString(s.Run)
 	if s.Agent != "" {
-		text += Flag("agent", s.Agent)
+		text.WriteString(Flag("agent", s.Agent))
 	}
 	if s.ModelTier != "" {
-		text += Flag("tier", s.ModelTier)
+		text.WriteString(Flag("tier", s.ModelTier))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
-		text += Flag("label", key+"="+s.Labels[key])
+		text.WriteString(Flag("label", key+"="+s.Labels[key]))
 	}
-	if text == "" {
+	if text.Len() == 0 {
 		return "--all"
 	}
-	return strings.TrimPrefix(text, " ")
+	return strings.TrimPrefix(text.String(), " ")
 }
 
 // Same reports whether two scopes are equal.

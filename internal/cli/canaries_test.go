@@ -322,7 +322,7 @@ func (h *haystack) commands(t *testing.T, getenv func(string) string, plain, hea
 	h.waymark(t, getenv, 0, "verify", "--all") // waits for nothing: what follows reads as it is
 	for _, args := range []string{
 		"signal r1 note --payload 1", "signal r1 note --text wait", "runs ls", "runs ls --json", "runs ls --stuck", "runs show r1", "inbox", "runs get r1 --view state", "runs get r1 --full", "runs get r1 --json", "runs history r1", "artifacts r1", "events r1 --all --no-follow", "events r1 --all --no-follow --json --raw",
-		"plan r1", "tree r1", "fleet show",
+		"plan r1", "fleet show",
 		"fleet retention", "cleanup --dry-run --max-age 1d", "input r1", "backup " + filepath.Join(dir, "saved"), "backup verify --runs " + filepath.Join(dir, "saved"),
 		"recover r1 --executor person", "cancel r1 --reason enough", "--version",
 	} {

@@ -147,12 +147,12 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 		for _, args := range []string{
 			"runs ls", "runs ls --json", "runs ls --label team=blue", "runs ls --stuck", "runs show r1", "runs show r1 --json", "inbox", "inbox --json", "runs get r1", "runs get r1 --json",
 			"runs get r1 --view state", "runs get r1 --full", "runs history r1", "artifacts r1", "events r1 --all --no-follow",
-			"events r1 --all --no-follow --json", "plan r1", "tree r1", "verify r1", "fleet show",
+			"events r1 --all --no-follow --json", "plan r1", "verify r1", "fleet show",
 		} {
 			h.waymarkAs(t, where, getenv, 0, strings.Fields(args)...)
 		}
 		// What is encrypted is named by its key, and no cipher text is shown as content.
-		for _, args := range []string{"runs show r1", "inbox", "artifacts r1", "plan r1", "tree r1"} {
+		for _, args := range []string{"runs show r1", "inbox", "artifacts r1", "plan r1"} {
 			_, text := runWith(t, getenv, strings.Fields(args)...)
 			for _, word := range regexp.MustCompile(`[A-Za-z0-9+/]{32,}`).FindAllString(regexp.MustCompile(`ed25519-\S+`).ReplaceAllString(text, ""), -1) {
 				require.True(t, regexp.MustCompile(`^[0-9a-f]+$`).MatchString(word), "%s, %s: %s in %s", args, where, word, text)

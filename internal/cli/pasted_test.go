@@ -188,7 +188,6 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		{"events " + live + " --all --no-follow", nil},
 		{"events --all --no-follow", []string{live, ended}},
 		{"plan " + live, []string{live, call, asks}},
-		{"tree " + live, []string{live}},
 		{"cleanup --max-age 0d --grace 1s --dry-run", []string{ended}},
 	} {
 		for _, columns := range []string{"80", "100", "200", ""} {

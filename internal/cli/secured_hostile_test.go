@@ -328,7 +328,6 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 				{"cancel", id},
 				{"events", id, "--all", "--no-follow", "--json", "--raw"},
 				{"plan", id},
-				{"tree", id},
 				{"verify", id},
 				{"events", id, "--no-follow"},
 				{"checkpoint", id, "--name", "name"},

@@ -5,9 +5,10 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/look/failure"
@@ -33,12 +34,10 @@ func TestUI_SeveralFleets_TheSwitchTellsWhichIsInTrouble(t *testing.T) {
 		"--also", "default="+filepath.Join(state, "nats", "waymark.json"), "--also", "search=nowhere")
 	has := func(path string, parts ...string) {
 		t.Helper()
-		require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.Eventually(t, func() bool {
 			page := b.page(path)
-			for _, part := range parts {
-				assert.Contains(c, page, part)
-			}
-		}, securedWait, pollEvery, path)
+			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(page, part) })
+		}, securedWait, pollEvery, "%s has not all of %q", path, parts)
 	}
 	unreachable := `>default <b class="bad">unreachable</b></a>`
 	has("/", `<a href="/in/payments/" aria-current="true">payments <b class="bad">1 stuck</b> <b class="count">1 need you</b></a>`, unreachable, `>search <b class="bad">unreachable</b></a>`)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -274,7 +273,7 @@ func TestLoop_ProviderStaysAway_FailsAfterItsPatience(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusFailed, w.Ended("r1").Status)
 	state := w.State("r1")
-	require.Equal(t, "no try was successful in 1h0m0s: 503 Service Unavailable: slow down", strings.TrimPrefix(state.Ended.Error.Message, "model in turn 1 of run r1: "))
+	require.Equal(t, "no try was successful in 1h0m0s: 503 Service Unavailable: slow down", state.Ended.Error.Message)
 	require.Equal(t, 13, p.count(), "the first try, and those until an hour later")
 	require.Len(t, state.Errors, 13)
 	require.Len(t, state.Waits, 12)

@@ -200,7 +200,7 @@ const (
 	hintStateDir    = "set another directory with --state-dir or WAYMARK_STATE_DIR"
 	hintCredentials = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: omit its address"
 	hintCrowded     = "end programs of this role, or allow more: waymark fleet add FLEET --connections N, and reload the servers; the connections of a server that died count for up to four minutes"
-	hintFleetFull   = "remove runs with waymark cleanup, or raise the quota: start the daemon with waymark serve --quota SIZE; with accounts: waymark fleet add NAME --quota SIZE"
+	hintFleetFull   = "raise the quota (start the daemon with waymark serve --quota SIZE; with accounts: waymark fleet add NAME --quota SIZE), or remove runs: waymark cleanup"
 )
 
 func explainServer(err error) *Error {

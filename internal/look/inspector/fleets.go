@@ -95,7 +95,7 @@ func (f *fleets) look(ctx context.Context, current *Inspector) []member {
 		if m.pages != nil {
 			var k *stock
 			var ok bool
-			k, ok, err = m.pages.needs.look(m.pages, otherOld, time.Until(late)) //nolint:contextcheck // it serves all viewers
+			k, ok, err = m.pages.needs.look(m.pages, otherOld, time.Until(late))
 			switch {
 			case err != nil:
 			case !m.pages.Fleet.Connected():
