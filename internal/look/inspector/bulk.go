@@ -187,6 +187,7 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 			return o
 		}
 		var body bulkBody
+		failed := false
 		for _, text := range chosen {
 			thing, err := url.ParseQuery(text)
 			if err != nil {
@@ -199,11 +200,11 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 			row := bulkRow{Run: thing.Get("run"), Path: runPath(thing.Get("run"), ""), Text: o.said}
 			if o.err != nil {
 				p, _ := s.problemOf(ctx, o.err)
-				row.Text, row.Bad = "NOT DONE: "+p.What, true
+				row.Text, row.Bad, failed = "NOT DONE: "+p.What, true, true
 			}
 			body.Rows = append(body.Rows, row)
 		}
-		o = outcome{page: s.view("What was done", "fleet", "")}
+		o = outcome{page: s.view("What was done", "fleet", ""), failed: failed}
 		o.page.Body = &body
 		return o
 	})

@@ -21,6 +21,8 @@ type outcome struct {
 	next, said string
 	page       *view
 	err        error
+	// failed: the page has a row that failed.
+	failed bool
 }
 
 // submissions are the latest submitted forms. A second click or a reload submits the same form: it has no further
@@ -51,7 +53,7 @@ func (s *Inspector) madeHere(r *http.Request) bool {
 	return same(secret, s.csrf)
 }
 
-// once carries out the action of a form, once. A failed form may be submitted again.
+// once carries out the action of a form, once. A form that failed, or one row of it, may be submitted again.
 func (l *submissions) once(r *http.Request, do func() outcome) outcome {
 	key := sha256.Sum256([]byte(r.URL.Path + "\n" + r.PostForm.Encode()))
 	l.mu.Lock()
@@ -70,7 +72,7 @@ func (l *submissions) once(r *http.Request, do func() outcome) outcome {
 	l.list = l.list[max(len(l.list)-submissionsKept, 0):]
 	l.mu.Unlock()
 	defer func() { // an action that panics ends, too
-		if own.err != nil {
+		if own.err != nil || own.failed {
 			l.mu.Lock()
 			l.list = slices.DeleteFunc(l.list, func(x *submission) bool { return x == own })
 			l.mu.Unlock()
