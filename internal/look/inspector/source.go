@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/fleetclient"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -35,7 +37,7 @@ type Fleet interface {
 	// Observe calls changed with the run of each accepted event until stop is called, and refused if the server does not
 	// permit it.
 	Observe(changed func(run string), refused func(error)) (stop func(), err error)
-	// Connected reports whether the server is there.
+	// Connected reports whether the server is there. It does not wait.
 	Connected() bool
 }
 
@@ -45,6 +47,8 @@ type remote struct {
 	service *fleetclient.Client
 	keys    *encryption.Keys
 	cfg     publisher.Config
+	// status is the latest nats.Status: the connection's own methods wait for an attempt to connect again.
+	status atomic.Int64
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -57,10 +61,18 @@ func Connect(ctx context.Context, cfg publisher.Config) (Fleet, error) {
 	if e := cfg.Encryption; e != nil {
 		keys = &encryption.Keys{Fleet: reader.Name(), Current: e.Current, Key: e.Key}
 	}
-	return &remote{Reader: reader, service: &fleetclient.Client{
+	f := &remote{Reader: reader, service: &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: access.WatchOf(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
-	}, keys: keys, cfg: cfg}, nil
+	}, keys: keys, cfg: cfg}
+	changed := cfg.Conn.StatusChanged()
+	f.status.Store(int64(cfg.Conn.Status()))
+	go func() { // it ends with the connection
+		for nats.Status(f.status.Load()) != nats.CLOSED {
+			f.status.Store(int64(<-changed))
+		}
+	}()
+	return f, nil
 }
 
 // HasKeys implements [Fleet].
@@ -68,6 +80,9 @@ func (f *remote) HasKeys() bool { return f.keys != nil }
 
 // Ask implements [Fleet].
 func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) error {
+	if err := f.lost(); err != nil {
+		return err
+	}
 	if run != "" {
 		if err := schema.CheckName("run id", run); err != nil {
 			return &schema.ServiceError{Code: schema.CodeNotFound, Message: err.Error()}
@@ -110,4 +125,16 @@ func (f *remote) Observe(changed func(run string), refused func(error)) (func(),
 }
 
 // Connected implements [Fleet].
-func (f *remote) Connected() bool { return f.Conn().IsConnected() }
+func (f *remote) Connected() bool { return f.lost() == nil }
+
+// lost returns the error of a request without a connection; nil with one.
+func (f *remote) lost() error {
+	switch nats.Status(f.status.Load()) {
+	case nats.CONNECTED:
+		return nil
+	case nats.CLOSED:
+		return nats.ErrConnectionClosed
+	default:
+		return fmt.Errorf("%w: the connection is lost", natsconn.ErrUnreachable)
+	}
+}
