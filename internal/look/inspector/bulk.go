@@ -190,6 +190,9 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 		failed := false
 		for _, text := range chosen {
 			thing, err := url.ParseQuery(text)
+			if err == nil {
+				err = schema.CheckName("run id", thing.Get("run"))
+			}
 			if err != nil {
 				o.err = failure.New(failure.Usage, "use the button", "the form cannot be read: %v", err)
 				return o

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // fleets are those behind one door, in the order of the switch on top of each page.
@@ -64,6 +65,10 @@ func (s *Inspector) below(first *Inspector) {
 // other serves the pages of a fleet of the switch.
 func (s *Inspector) other(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("fleet")
+	if err := schema.CheckName("fleet", name); err != nil {
+		s.trouble(w, r, err)
+		return
+	}
 	s.fleets.mu.Lock()
 	i := slices.IndexFunc(s.fleets.list, func(m member) bool { return m.Name == name })
 	var m member

@@ -167,3 +167,23 @@ func TestForm_ActionPanics_MayBeSentAgain(t *testing.T) {
 	<-second // it is told, or was the one that is carried out
 	require.Equal(t, outcome{next: "/"}, forms.once(r, func() outcome { return outcome{next: "/"} }))
 }
+
+// A page shows no command with a foreign text, and a form without a run sends no request.
+func TestNames_OfPathAndForm_AreChecked(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	status, page := d.get("/in/$(id);x/")
+	require.Equal(t, http.StatusBadRequest, status, page)
+	require.NotContains(t, page, "--also")
+	status, page = d.get("/in/none/")
+	require.Equal(t, http.StatusNotFound, status, page)
+	require.Contains(t, page, "--also none=CONTEXT")
+	for _, action := range []string{"/act/cancel", "/act/release", "/needs-you/answer", "/needs-you/settle"} {
+		for _, thing := range []string{"run=&seen=1", "seen=1", "run=a.b&seen=1", "run=..%2fx&seen=1"} {
+			form := url.Values{"csrf": {d.pages.loaded()}, "sure": {"yes"}, "do": {"answer"}, "thing": {thing}}
+			status, page = d.ask(http.MethodPost, action, form, nil)
+			require.Equal(t, http.StatusBadRequest, status, page)
+			require.Contains(t, page, "the form cannot be read", "%s %s", action, thing)
+		}
+	}
+}
