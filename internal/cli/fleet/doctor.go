@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -285,12 +286,19 @@ func (d *doctor) daemon(ctx context.Context) base.Finding {
 func (d *doctor) writes(ctx context.Context) (f base.Finding) {
 	var closed []int
 	shards := len(d.reply.Shards)
+	errs := make([]error, shards)
+	var asked sync.WaitGroup
 	for shard := range shards {
 		run := ""
 		for n := 0; run == "" || schema.ShardOf(run, shards) != shard; n++ {
 			run = fmt.Sprintf("waymark-doctor-%d", n) // no run has this id
 		}
-		err := d.cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		asked.Go(func() {
+			errs[shard] = d.cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		})
+	}
+	asked.Wait()
+	for shard, err := range errs {
 		service, answered := errors.AsType[*schema.ServiceError](err)
 		switch {
 		case err == nil, answered && service.Code == schema.CodeNotFound:
