@@ -1,6 +1,7 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -187,13 +188,9 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 			return o
 		}
 		var body bulkBody
-		failed := false
 		for _, text := range chosen {
 			thing, err := url.ParseQuery(text)
-			if err == nil {
-				err = schema.CheckName("run id", thing.Get("run"))
-			}
-			if err != nil {
+			if err = cmp.Or(err, schema.CheckName("run id", thing.Get("run"))); err != nil {
 				o.err = failure.New(failure.Usage, "use the button", "the form cannot be read: %v", err)
 				return o
 			}
@@ -203,11 +200,11 @@ func (s *Inspector) each(do func(ctx context.Context, r *http.Request, thing url
 			row := bulkRow{Run: thing.Get("run"), Path: runPath(thing.Get("run"), ""), Text: o.said}
 			if o.err != nil {
 				p, _ := s.problemOf(ctx, o.err)
-				row.Text, row.Bad, failed = "NOT DONE: "+p.What, true, true
+				row.Text, row.Bad = "NOT DONE: "+p.What, true
 			}
 			body.Rows = append(body.Rows, row)
 		}
-		o = outcome{page: s.view("What was done", "fleet", ""), failed: failed}
+		o = outcome{page: s.view("What was done", "fleet", ""), failed: slices.ContainsFunc(body.Rows, func(row bulkRow) bool { return row.Bad })}
 		o.page.Body = &body
 		return o
 	})

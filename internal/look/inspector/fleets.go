@@ -1,6 +1,7 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -65,10 +66,6 @@ func (s *Inspector) below(first *Inspector) {
 // other serves the pages of a fleet of the switch.
 func (s *Inspector) other(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("fleet")
-	if err := schema.CheckName("fleet", name); err != nil {
-		s.trouble(w, r, err)
-		return
-	}
 	s.fleets.mu.Lock()
 	i := slices.IndexFunc(s.fleets.list, func(m member) bool { return m.Name == name })
 	var m member
@@ -82,7 +79,8 @@ func (s *Inspector) other(w http.ResponseWriter, r *http.Request) {
 	case m.err != nil:
 		s.trouble(w, r, m.err)
 	default:
-		s.trouble(w, r, failure.New(failure.NotFound, "add it with: waymark ui --also "+name+"=CONTEXT", "there is no fleet %s here", name))
+		missing := failure.New(failure.NotFound, "add it with: waymark ui --also "+name+"=CONTEXT", "there is no fleet %s here", name)
+		s.trouble(w, r, cmp.Or(schema.CheckName("fleet", name), missing))
 	}
 }
 

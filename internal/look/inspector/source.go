@@ -129,12 +129,8 @@ func (f *remote) Connected() bool { return f.lost() == nil }
 
 // lost returns the error of a request without a connection; nil with one.
 func (f *remote) lost() error {
-	switch nats.Status(f.status.Load()) {
-	case nats.CONNECTED:
+	if nats.Status(f.status.Load()) == nats.CONNECTED {
 		return nil
-	case nats.CLOSED:
-		return nats.ErrConnectionClosed
-	default:
-		return fmt.Errorf("%w: the connection is lost", natsconn.ErrUnreachable)
 	}
+	return fmt.Errorf("%w: the connection is lost", natsconn.ErrUnreachable)
 }
