@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -203,6 +205,9 @@ const (
 	hintFleetFull   = "raise the quota (start the daemon with waymark serve --quota SIZE; with accounts: waymark fleet add NAME --quota SIZE), or remove runs: waymark cleanup"
 )
 
+// packageDir is the state directory of the service that the packages install.
+var packageDir = "/var/lib/waymark"
+
 func explainServer(err error) *Error {
 	var down *natsconn.NotRunningError
 	var locked *natsd.LockedError
@@ -219,11 +224,13 @@ func explainServer(err error) *Error {
 			Hint: "stop that process, or " + hintStateDir,
 		}
 	case errors.As(err, &down):
+		hint := hintServe + ", or name another server with --nats or --context"
+		if _, err := os.Stat(filepath.Join(packageDir, "endpoint.json")); down.Dir != packageDir && (err == nil || errors.Is(err, fs.ErrPermission)) {
+			hint = "the service of the package runs in " + packageDir + ": use sudo waymark --state-dir " + packageDir
+		}
 		return &Error{
-			Code: Unavailable,
+			Code: Unavailable, Hint: hint, Own: true,
 			What: fmt.Sprintf("no waymark server is running in %s: %s", down.Dir, down.Reason),
-			Hint: hintServe + ", or name another server with --nats or --context",
-			Own:  true,
 		}
 	case errors.Is(err, natsd.ErrPortInUse):
 		what, _, _ := strings.Cut(err.Error(), ": stop what listens there")

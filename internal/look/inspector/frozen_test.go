@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -105,7 +104,7 @@ func frozenDesk(t *testing.T) *desk {
 	})
 	d.pages.Also("search", other, nil)
 	d.busy()
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, d.page("/in/search/"), "work-0") }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(d.page("/in/search/"), "work-0") }, time.Minute, 10*time.Millisecond)
 	l.cut()
 	<-l.waits // an attempt to connect again holds the connection's lock from here on
 	return d
