@@ -162,6 +162,8 @@ type RunSpec struct {
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
+	// submitted: another program does its work.
+	submitted bool
 }
 
 // Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] if the id is
@@ -209,7 +211,13 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
 	r.ledger.do(func(l *ledger) { l.start(spec.baseState) })
-	if _, err := r.publish(ctx, draft{data: f.started(&spec)}); err != nil {
+	data := f.started(&spec)
+	if spec.baseState != nil {
+		data.Version, _ = spec.baseState.Version()
+	} else if !spec.submitted {
+		data.Version = f.versions.of(spec.Agent)
+	}
+	if _, err := r.publish(ctx, draft{data: data}); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -220,7 +228,7 @@ func (f *Fleet) started(spec *RunSpec) *schema.RunStartedData {
 	return &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: maps.Clone(spec.Labels), Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, Version: f.versions.of(spec.Agent), ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
+		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),
 	}
 }

@@ -29,6 +29,7 @@ func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error
 	if spec, err = f.named(spec); err != nil {
 		return false, err
 	}
+	spec.submitted = true
 	run, err := f.Start(ctx, spec)
 	if errors.Is(err, ErrRunExists) {
 		return false, f.submitted(ctx, spec, err)

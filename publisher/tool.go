@@ -261,7 +261,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	result, err := protect(withInvocation(ctx, inv), r.fleet.tool(c.tool), inv)
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting) || errors.Is(err, ErrPaused)) {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting) || errors.Is(err, ErrPaused) && with(r.ledger, (*ledger).paused) != nil) {
 		// The effect of the tool is unknown, or the tool runs again once the run has its answer: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}

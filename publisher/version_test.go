@@ -139,3 +139,19 @@ func TestVersion_Encrypted_SaysOnlyTheBuild(t *testing.T) {
 		said = bytes.Contains(beat.Data, []byte(`"versions":{"coder":{"build":"v1"}}`))
 	}
 }
+
+// The program that submits a run does not do its work, and a fork goes on from the version of its base.
+func TestVersion_SubmittedOrForked_IsTheExecutors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	web := w.fleet(named("web"), func(cfg *publisher.Config) { cfg.Build = "web" })
+	_, err := web.Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	require.Nil(t, w.fold("r1").Started.Version)
+	_, err = w.fleet(named("exec-1"), func(cfg *publisher.Config) { cfg.Build = "v1" }).Start(t.Context(), publisher.RunSpec{ID: "r2"})
+	require.NoError(t, err)
+	_, err = web.Fork(t.Context(), publisher.ForkSpec{ID: "r3", Base: "r2"})
+	require.NoError(t, err)
+	require.Equal(t, "v1", w.fold("r3").Started.Version.Build)
+}

@@ -398,8 +398,11 @@ func (h *Heartbeats) setAgents(l *instanceLife, agents []string, versions map[st
 		}
 	}
 	text, err := json.Marshal(versions)
-	if err != nil || len(text) > schema.MaxVersionsBytes {
-		return fmt.Errorf("%w: executor %s has %d bytes of versions, at most %d (%w)", errHeartbeat, l.executor, len(text), schema.MaxVersionsBytes, err)
+	if err != nil {
+		return fmt.Errorf("%w: versions of executor %s: %w", errHeartbeat, l.executor, err)
+	}
+	if len(text) > schema.MaxVersionsBytes {
+		return fmt.Errorf("%w: executor %s has %d bytes of versions, at most %d", errHeartbeat, l.executor, len(text), schema.MaxVersionsBytes)
 	}
 	claims := len(agents) + len(text)/partBytes
 	if err := h.room(claims, l.executor); err != nil {

@@ -331,14 +331,14 @@ func scenarios() []scenario {
 					return publisher.Answer{}, errors.New("503 Service Unavailable")
 				}
 				s.executor("", "one", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"coder": {Model: down, ModelTries: 1}}})
-				s.submit("first", "coder") // an increase is from one value to another
-				require.Eventually(s, func() bool { return s.prom.get(s.health[0])["waymark_agent_runs_ended_total"] != nil }, patience, 100*time.Millisecond)
-				s.prom.scrape()
-				for i := range 6 {
+				for i := range 12 {
 					s.submit(fmt.Sprint("r", i), "coder")
 				}
 			},
-			said: said{alert: "WaymarkRunsFail", summary: "Of the runs of agent coder in fleet payments, 100% fail", page: "7 failed in 24 h …503 Service Unavailable"},
+			said: said{
+				alert: "WaymarkRunsRetrying", summary: "runs of fleet payments wait for a provider or a tool that fails",
+				stuck: "waits for the provider until …503 Service Unavailable", page: "12 stuck …503 Service Unavailable",
+			},
 		}),
 	}
 }

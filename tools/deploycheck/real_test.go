@@ -198,7 +198,7 @@ func TestAlerts_RealDaemons_FireAboutWhatIsGone(t *testing.T) {
 	answer := request(t, filepath.Join(dir, "alive"), "$JS.API.STREAM.DELETE.KV_WAYMARK_SEGMENTS_alive_0")
 	require.Contains(t, answer, `"success":true`)
 	require.Eventually(t, func() bool { return w.get(w.targets["alive"])["waymark_fleet_stream_trouble"] != nil }, time.Minute, 100*time.Millisecond)
-	got = w.until(3*time.Minute, "WaymarkStreamBroken", "WaymarkShardUnseen")
+	got = w.until(3*time.Minute, "WaymarkStreamBroken")
 	require.Equal(t, "Stream KV_WAYMARK_SEGMENTS_alive_0 of fleet alive is missing", got["WaymarkStreamBroken"][0].annotations["summary"])
 
 	w.at = w.at.Add(8 * 24 * time.Hour)

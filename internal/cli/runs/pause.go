@@ -58,7 +58,7 @@ type pauseCmd struct {
 // Help is the text below the flags.
 func (pauseCmd) Help() string {
 	return `Executors finish the calls that are under way, record them, and begin nothing more. Paused runs keep their place. Answers and messages to them are ` +
-		`recorded. The answer comes once no executor can begin a hold call any more.
+		`recorded. The answer comes once the pause is in the log of each run that the answering daemon knows to be at work.
 
 Examples:
   waymark pause --all --reason "the provider bills twice"
