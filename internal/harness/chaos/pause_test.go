@@ -5,6 +5,7 @@ package chaos_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,11 @@ func paused(t *testing.T, w *waymarktest.World, id string) (mistakes []string) {
 	call := publisher.ToolCall{ID: "c", Name: "pay", Replay: publisher.Hold}
 	_, err = turn.Answer(t.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{}}, Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the answer to a pause is of the runs that its daemon knows
+		page, err := w.Reader().List(t.Context(), schema.ListRequest{Status: []schema.Status{schema.StatusRunning}})
+		require.NoError(t, err)
+		return slices.ContainsFunc(page.Runs, func(s schema.RunSummary) bool { return s.Run == id })
+	}, time.Minute, 10*time.Millisecond)
 	nc := w.Conn()
 	m, err := nc.Request(schema.ServiceSubject(schema.VerbPause, schema.DefaultFleet, ""), []byte(`{"run":"`+id+`","reason":"why","by":"ann"}`), time.Minute)
 	require.NoError(t, err)
