@@ -6,6 +6,7 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,7 +78,7 @@ func TestBulk_CancelOfAFilter_TellsEachResultAndIsHarmlessAgain(t *testing.T) {
 	events := d.world.State("coder-2").Head.Counts.Events
 	_, again := d.ask(http.MethodPost, "/act/cancel", form, nil)
 	require.Equal(t, 13, strings.Count(again, "was asked for already, by ann"), "a form with a failed row is carried out again")
-	form["thing"] = form["thing"][:2]
+	form["thing"] = slices.DeleteFunc(form["thing"], func(thing string) bool { return strings.Contains(thing, "coder-7") })[:2]
 	for range 2 { // a form without a failed row is not
 		_, again = d.ask(http.MethodPost, "/act/cancel", form, nil)
 		require.Equal(t, 2, strings.Count(again, "was asked for already, by ann"))
