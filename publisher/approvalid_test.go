@@ -35,6 +35,6 @@ func TestApprovalID_QuestionOfTheAgent_IsRefused(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return f.Input(t.Context(), "r1", publisher.Input{InterruptID: "approval.phase.publish", EventID: questionOf(t, f, "r1", "approval.phase.publish"), Payload: raw(`{"decision":"allow"}`), By: "ann"}) == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	require.NoError(t, <-started)
 }
