@@ -285,19 +285,26 @@ func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply,
 // Plan predicts what the next executor would do with the run: which calls are reused, run again, verified or held, and
 // what that saves. It does not take the run over, and includes every event acknowledged before the call. For a run with
 // missing events it returns the plan for the existing ones and an [*IncompleteError]. [schema.Plan.Versions] names what
-// differs at the living executors; if no daemon tells, the plan comes without it, and with the error.
+// differs at the living executors; see [Reader.PlanOf].
 func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
 	s, err := r.Get(ctx, run)
 	if s == nil {
 		return nil, err
 	}
+	plan, askErr := r.PlanOf(ctx, s)
+	return plan, errors.Join(err, askErr)
+}
+
+// PlanOf is Plan for a state of a run that was read before. If no daemon tells the versions of the living executors, it
+// returns the plan without them, and the error.
+func (r *Reader) PlanOf(ctx context.Context, s *schema.State) (*schema.Plan, error) {
 	plan := schema.PlanOf(s)
-	executors, askErr := askFleet[schema.ExecutorsReply](ctx, r, schema.VerbExecutors, "", &schema.ExecutorsRequest{VersionsOf: s.Head.Agent})
-	if askErr != nil {
-		return &plan, errors.Join(err, fmt.Errorf("versions of the living executors: %w", askErr))
+	executors, err := askFleet[schema.ExecutorsReply](ctx, r, schema.VerbExecutors, "", &schema.ExecutorsRequest{VersionsOf: s.Head.Agent})
+	if err != nil {
+		return &plan, fmt.Errorf("versions of the living executors: %w", err)
 	}
 	plan.Compare(s, executors.Versions)
-	return &plan, err
+	return &plan, nil
 }
 
 // Settle settles the attempt at a call in doubt that CallEpoch names, by an operator's decision. The first settlement of

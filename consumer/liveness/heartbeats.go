@@ -94,7 +94,7 @@ type instanceLife struct {
 	held map[string]schema.Epoch
 	// agents whose runs it claims, by its last heartbeat; nil if it does not say.
 	agents []string
-	// versions of agents there, and claims counts both for the limit of what is remembered.
+	// versions of those agents. claims is the size of agents and versions, which counts towards maxHeld.
 	versions map[string]schema.Version
 	claims   int
 	// overdue is the overdue work in its last heartbeat.

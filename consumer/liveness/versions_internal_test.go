@@ -38,7 +38,7 @@ func TestHeartbeats_VersionsThatAreRefused_LeaveASignOfLife(t *testing.T) {
 	require.Less(t, w.hb.held, 10)
 }
 
-// However many executors say another version, an answer has a few, and counts what is remembered by its bytes.
+// A hundred executors have different versions: an answer has [schema.MaxVersions] of them.
 func TestExecutors_VeryManyVersions_AnswerHasAFew(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -194,7 +194,7 @@ func TestErase_FullLog_RemovesAtOnceOverwritesLater(t *testing.T) {
 		return reply
 	}
 	require.Eventually(t, func() bool {
-		w.fillLog() // the worker seals the filler, and removes what is sealed
+		w.fillLog() // the worker seals and removes the filler's events
 		return ask(schema.EraseRequest{By: "tester"}).Waits != ""
 	}, time.Minute, 10*time.Millisecond)
 	checked := ask(schema.EraseRequest{Check: true})

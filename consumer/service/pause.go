@@ -25,7 +25,7 @@ const (
 	// stopped, and pauseLook is the interval of its looks.
 	applyWithin = 3 * time.Second
 	pauseWithin = 8 * time.Second
-	pauseLook   = 5 * time.Millisecond
+	pauseLook   = 25 * time.Millisecond // it walks all live runs
 )
 
 // pause stores a pause in the fleet's settings, or removes one. The answer to a pause comes once it is in the logs of

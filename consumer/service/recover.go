@@ -130,6 +130,7 @@ const hintOwnRequestID = "Use a request_id of its own for every takeover."
 // need a proven read.
 func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
 	h := &r.Head
+	pauses := w.pausesOf(h)
 	switch {
 	case h.Status == "":
 		return false, errNothingAccepted(r.Run)
@@ -152,8 +153,8 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 		return false, moved(h, req.ExpectedEpoch)
 	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen && req.Reason != schema.TakeoverRewind:
 		return false, errEnded(r)
-	case len(w.pausesOf(h)) > 0:
-		return false, errPaused(r.Run, &w.pausesOf(h)[0])
+	case len(pauses) > 0:
+		return false, errPaused(r.Run, &pauses[0])
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
 		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
 			"run %s is %s with executor %s and not to be claimed", r.Run, h.Status, h.Executor)

@@ -37,7 +37,7 @@ type cli struct {
 	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Name the current point of a run, or one after state values that you set by hand."`
 	Signal   runs.SignalCmd     `cmd:"" help:"Send a message to a run that has not ended."`
 	Cancel   runs.CancelCmd     `cmd:"" help:"Ask a run's executor to end it."`
-	Pause    runs.PauseCmd      `cmd:"" help:"Stop runs, by agent, tenant, tier or label, or list what is stopped."`
+	Pause    runs.PauseCmd      `cmd:"" help:"Pause runs by agent, tenant, tier or label, or list the pauses."`
 	Unpause  runs.UnpauseCmd    `cmd:"" help:"Let paused runs go on."`
 	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
 	Reopen   runs.ReopenCmd     `cmd:"" help:"Make a run that has ended claimable, so that it continues."`

@@ -34,14 +34,12 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 		if err != nil {
 			return err
 		}
-		plan := schema.PlanOf(state)
-		var executors schema.ExecutorsReply
-		missing = errors.Join(missing, cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{VersionsOf: plan.Agent}, &executors))
-		plan.Compare(state, executors.Versions)
+		plan, err := fleet.PlanOf(ctx, state)
+		missing = errors.Join(missing, err)
 		if a.JSON {
 			return errors.Join(output.Document(a.Stdout, plan), missing)
 		}
-		return errors.Join(c.print(a, state, &plan), missing)
+		return errors.Join(c.print(a, state, plan), missing)
 	})
 }
 

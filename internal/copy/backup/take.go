@@ -145,7 +145,7 @@ func sweep(parent string, since time.Time) error {
 			return err
 		})
 		switch {
-		case errors.Is(err, os.ErrNotExist): // it ended meanwhile
+		case errors.Is(err, os.ErrNotExist): // another backup finished or removed it
 		case err != nil:
 			return err
 		case !alive:

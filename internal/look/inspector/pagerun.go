@@ -262,13 +262,11 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	if err != nil {
 		return nil, err
 	}
-	plan := schema.PlanOf(state)
-	var executors schema.ExecutorsReply
-	missing = errors.Join(missing, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{VersionsOf: plan.Agent}, &executors))
-	plan.Compare(state, executors.Versions)
+	plan, err := s.Fleet.PlanOf(ctx, state)
+	missing = errors.Join(missing, err)
 	body := recoveryBody{
-		Plan: &plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
-		ReusedText: story.ReusedText(&plan), NotReusedText: story.NotReusedText(&plan),
+		Plan: plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
+		ReusedText: story.ReusedText(plan), NotReusedText: story.NotReusedText(plan),
 	}
 	if plan.Quarantined {
 		body.NextText = schema.QuarantinedText

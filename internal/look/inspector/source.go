@@ -28,6 +28,8 @@ type Fleet interface {
 	Get(ctx context.Context, run string) (*schema.State, error)
 	// GetAt is Get of a run as it was at a point.
 	GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error)
+	// PlanOf returns what the next executor would do with a run in this state.
+	PlanOf(ctx context.Context, state *schema.State) (*schema.Plan, error)
 	// HasKeys reports whether there are keys of encrypted content.
 	HasKeys() bool
 	// CheckAnswer holds an answer against an encrypted question, as far as there are keys.
