@@ -18,7 +18,7 @@ NIGHTLY := vulncheck deploycheck agents uicheck cross fuzz chaos-check race-all 
 # three times slower: "make nightly" has it for the others. The longest package begins first.
 RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
 	$(addprefix ./consumer/,activity fold liveness purge reader retention verify) ./kvstore/... \
-	$(addprefix ./internal/nats/,access blob eventlog fleetclient jsapi natsconn) ./internal/base/keyring ./internal/look/spans
+	$(addprefix ./internal/nats/,access blob eventlog fleetclient jsapi natsconn) ./internal/base/keyring
 REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
 # FULL=1 runs the whole of what "make check-full" samples. RECORDS is where a step leaves what became of each test.

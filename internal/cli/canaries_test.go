@@ -6,8 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -174,7 +172,6 @@ func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 		urlKey     = "hiddenCanaryOfAnAddress4"
 		wrongKey   = "hiddenCanaryOfAWrongOne5"
 		token      = "hiddenCanaryOfAToken6"
-		collector  = "hiddenCanaryOfACollector9"
 	)
 	h := &haystack{parts: make(map[string][]byte)}
 	srv, serverLog, seed, store := spilling(t, daemonKey, urlKey)
@@ -215,7 +212,7 @@ func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 	work(t, h, fleet, plain, plainLarge, field, pattern)
 	require.NoError(t, fleet.Close(t.Context()))
 
-	h.commands(t, operator, plain, collector)
+	h.commands(t, operator)
 	h.refusals(t, env, address, wrongKey, token)
 	base := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)
 	require.NotNil(t, base, line)
@@ -247,13 +244,13 @@ func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 
 	for name, secret := range map[string]string{
 		"a field": field, "a text": pattern, "the daemon's password": daemonKey, "an address": urlKey, "a wrong password": wrongKey, "a token": token,
-		"a collector's header": collector, "the executor's seed": string(seed),
+		"the executor's seed": string(seed),
 	} {
 		require.Empty(t, h.where(secret), "the secret of %s is in", name)
 	}
 	// What is no secret is found wherever it is to be: else the search proves nothing.
 	for _, where := range []string{
-		"store", "stream WAYMARK_EVENTS_default_0", "waymark runs get", "waymark events", "backup, unpacked", "spans with content", "waymark recover",
+		"store", "stream WAYMARK_EVENTS_default_0", "waymark runs get", "waymark events", "backup, unpacked", "waymark recover",
 	} {
 		require.Contains(t, h.where(plain), where)
 	}
@@ -268,7 +265,6 @@ func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 		size += len(content)
 	}
 	t.Logf("%d bytes in %d kinds of places", size, len(h.parts))
-	require.NotContains(t, h.where(plain), "spans", "what people wrote is in no span unless it is asked for")
 }
 
 // work is a run that meets the secrets in every place that an executor has for one, and grows until it is sealed.
@@ -316,7 +312,7 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 }
 
 // commands has everything work that prints or writes.
-func (h *haystack) commands(t *testing.T, getenv func(string) string, plain, header string) {
+func (h *haystack) commands(t *testing.T, getenv func(string) string) {
 	t.Helper()
 	dir := t.TempDir()
 	h.waymark(t, getenv, 0, "verify", "--all") // waits for nothing: what follows reads as it is
@@ -331,27 +327,6 @@ func (h *haystack) commands(t *testing.T, getenv func(string) string, plain, hea
 	h.waymark(t, getenv, -1, "doctor")
 	h.waymark(t, getenv, -1, "doctor", "--json")
 	h.files(t, "backup", filepath.Join(dir, "saved"))
-	for name, more := range map[string][]string{"spans": nil, "spans with content": {"--content"}} {
-		collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			h.add(name, body)
-			w.Header().Set("Content-Type", "application/x-protobuf")
-		}))
-		with := func(name string) string {
-			if name == "OTEL_EXPORTER_OTLP_HEADERS" {
-				return "authorization=" + header
-			}
-			return getenv(name)
-		}
-		h.waymark(t, with, 0, append([]string{"otel", "--all", "--no-follow", "--position", filepath.Join(dir, "position-"+strings.ReplaceAll(name, " ", "-")), "--log-level", "debug", "--endpoint", collector.URL}, more...)...)
-		collector.Close()
-		require.NotEmpty(t, h.parts[name], "nothing was exported")
-	}
-	h.files(t, "positions", dir)
 }
 
 // refusals are those of wrong credentials, and of servers that are not there.
@@ -375,7 +350,7 @@ func (h *haystack) refusals(t *testing.T, env func(map[string]string) func(strin
 		{"--nats", "nats://" + address, "--nkey", file + wrong[:1]},
 		{"--nats", "nats://user-0:" + wrong + "@" + address + "," + "nats://x:" + wrong + "@127.0.0.1:1"},
 	} {
-		for _, command := range [][]string{{"runs", "ls"}, {"doctor"}, {"serve", "--http", "off", "--log-level", "debug", "--name", "third"}, {"otel", "--no-follow", "--all", "--log-level", "debug", "--endpoint", "http://user:" + wrong + "@127.0.0.1:1"}} {
+		for _, command := range [][]string{{"runs", "ls"}, {"doctor"}, {"serve", "--http", "off", "--log-level", "debug", "--name", "third"}} {
 			var out lockedBuffer
 			ctx, cancel := context.WithTimeout(t.Context(), securedWait)
 			code := Run(ctx, append(append(command, "--timeout", "2s"), args...), env(nil), strings.NewReader(""), &out, &out)

@@ -47,7 +47,6 @@ type cli struct {
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's servers, streams, limits and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
-	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`

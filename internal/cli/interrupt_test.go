@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,19 +96,4 @@ func TestEvents_FollowedRun_MarksRefusedEvents(t *testing.T) {
 		cancel()
 		require.Zero(t, <-ended, out.String())
 	}
-}
-
-// A follower ends well with Ctrl-C. An export of what is there has then not done its work.
-func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *testing.T) {
-	t.Parallel()
-	where, _, fleet := provisioned(t)
-	r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
-	require.NoError(t, err)
-	_, err = r.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go")}})
-	require.NoError(t, err)
-	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
-	failed := func(complaints string) bool { return strings.Contains(complaints, "127.0.0.1:1") }
-	args := append([]string{"otel", "--all", "--endpoint", "http://127.0.0.1:1"}, where...)
-	require.Zero(t, interrupted(t, failed, args...))
-	require.Equal(t, int(failure.Interrupted), interrupted(t, failed, append(args, "--no-follow")...))
 }

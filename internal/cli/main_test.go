@@ -78,8 +78,6 @@ var stopsEarly = regexp.MustCompile(`(?m)^\s*(\[[^\]]*\]\s*)*stop\b`)
 //	get URL STATUS       requests a URL; the body becomes standard output
 //	until waymark …      runs the program until it prints something, for what the folder does in its own time
 //	exits N waymark …    runs the program and fails unless it exits with N
-//	collector            starts an OTLP receiver; its address becomes $OTLP
-//	spans N              waits until N different spans came, none of them twice
 func runScripts(t *testing.T, dir string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txtar"))
@@ -111,7 +109,6 @@ func runScripts(t *testing.T, dir string) {
 			}
 			env.Values[serverKey("serve")] = new(scriptServer)
 			env.Values[serverKey("join")] = new(scriptServer)
-			env.Values[receiverKey] = &otlpReceiver{spans: make(map[string]int)}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -128,9 +125,6 @@ func runScripts(t *testing.T, dir string) {
 			"fill":    scriptFill,
 			"until":   scriptUntil,
 			"note":    scriptNote,
-			// What it sends is kept from one collector of the script to the next.
-			"collector": scriptCollector,
-			"spans":     scriptSpans,
 		},
 	})
 }

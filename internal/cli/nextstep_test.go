@@ -168,16 +168,6 @@ func TestConnection_UnknownCA_HintNamesTheFlag(t *testing.T) {
 	require.Contains(t, stderr, "no daemon answers", "what the hint says works")
 }
 
-func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
-	t.Parallel()
-	for _, address := range []string{"ftp://ann:geheim@host", "ann:geheim@host", "http://ann:geheim@", "http://ann:geheim@ho st", "://ann:geheim@x"} {
-		code, stdout, stderr := typedOffline(t, "otel", "--endpoint", address)
-		require.Equal(t, int(failure.Usage), code, stderr)
-		require.Contains(t, stderr, "endpoint")
-		require.NotContains(t, stdout+stderr, "geheim", address)
-	}
-}
-
 // Several streams can be wrong at once: each has a line, and one hint mends all of them.
 func TestServe_SeveralStreamsWrong_HasALineForEach(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@
 //   - every exported error sentinel has a comment, and one that is more than its name;
 //   - paths, tests and make targets that the guides name exist;
 //   - each room of the repository is within its budget of lines (with -v: the sizes);
-//   - each event type has its data, its validation, and a case in the folds and in the spans;
+//   - each event type has its data, its validation, and a case in the folds;
 //   - a block of commands says above it which test runs it, or why none does;
 //   - each line of docs/performance/*.csv names the date and the command that measured it;
 //   - each link of a page leads to a file or a heading;

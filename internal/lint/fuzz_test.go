@@ -35,7 +35,6 @@ var fuzzed = map[string]string{
 	"internal/base/encryption.keyOf.value":      "internal/base/encryption.FuzzOpen",
 	"internal/cli/storage.readReceipt":          "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
 	"internal/cli/storage.forksIn":              "- the daemon's answer, read into plain fields that are shown",
-	"internal/look/spans.Positions.read":        "- this user's own file, with the user's own rights",
 	"kvstore.Blob.judge":                        "kvstore.FuzzStored",
 	"kvstore.endedOf":                           "kvstore.FuzzStored",
 	"kvstore.decodeFormat":                      "kvstore.FuzzStored",

@@ -1,4 +1,4 @@
-// Package events has the commands that read events: events and otel.
+// Package events has the command that reads events.
 //
 // # What it owns
 //
