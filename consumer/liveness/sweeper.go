@@ -155,11 +155,10 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 		if !gone && !expired(e, served) {
 			continue
 		}
-		now := w.deps.Now()
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, sweepPatience)
 			defer cancel()
-			return w.write(ctx, e, gone, now, served)
+			return w.write(ctx, e, gone, served)
 		})
 	}
 	err := errors.Join(group.Wait(), paced, unknown)
@@ -232,7 +231,7 @@ func expired(e *entry, served time.Time) bool {
 
 // write writes into the run's log that its executor is gone, or which of its waits have expired by the server's
 // clock.
-func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served time.Time) error {
+func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, served time.Time) error {
 	run := e.live.Run
 	asked := w.machine()
 	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
@@ -270,7 +269,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	if !gone {
 		return nil
 	}
-	data := w.orphaned(e, now)
+	data := w.orphaned(e)
 	if at, _, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 		return err
 	}
@@ -280,8 +279,8 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	return nil
 }
 
-// orphaned is the data of run.orphaned.
-func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
+// orphaned is the data of run.orphaned. A heartbeat may have arrived while its event was prepared, so time is read here.
+func (w *Sweeper) orphaned(e *entry) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
 	since := e.held
@@ -290,7 +289,7 @@ func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 		since = l.seen
 		data.Unheld = !e.named.Load() && !l.leaving && l.disowns(e)
 	}
-	data.Missed = int64(now.Sub(since) / cmp.Or(l.interval, schema.DefaultHeartbeatMS*time.Millisecond))
+	data.Missed = max(0, int64(w.deps.Now().Sub(since)/cmp.Or(l.interval, schema.DefaultHeartbeatMS*time.Millisecond)))
 	return data
 }
 
