@@ -166,22 +166,18 @@ func moment(text string, now time.Time) time.Time {
 	return at
 }
 
-// Forms of a time in the text of a body, such as: "resets_at":1772180859 · usage limit reached|1762952400 · try again in
-// 6m0s · retry after 26 seconds · resets 3:30pm (America/New_York) · regain access on 2026-09-01 at 00:00 UTC.
+// Forms of a time in the text of a body, such as: "resets_at":1772180859 · try again in 6m0s · retry after 26 seconds ·
+// regain access on 2026-09-01 at 00:00 UTC.
 var (
 	inMember   = regexp.MustCompile(`"(?:resets?_at|resets?_in_seconds|retry_after(?:_seconds)?|retryDelay)"\s*:\s*"?([^",}\s]+)`)
-	behindBar  = regexp.MustCompile(`limit reached\|(\d{10,13})\b`)
 	inDuration = regexp.MustCompile(`(?i)(?:again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|[hms])?)+)(?: ?(second|minute|hour|day))?`)
 	atDate     = regexp.MustCompile(`(?i)(?:resets?|again|access) (?:at |on )?(\d{4}-\d\d-\d\d)(?:T| at | )(\d\d:\d\d)(:\d\d)?(?:\.\d+)?(?: ?UTC|Z)`)
-	atClock    = regexp.MustCompile(`(?i)resets? (?:at )?(\d{1,2})(?::(\d\d))? ?([ap]m) \(([A-Za-z0-9_+/-]+)\)`)
 )
 
 // textTime is when a response allows the next request by its text; zero if it does not say.
 func textTime(text string, now time.Time) time.Time {
-	for _, form := range []*regexp.Regexp{inMember, behindBar} {
-		if m := form.FindStringSubmatch(text); m != nil {
-			return moment(m[1], now)
-		}
+	if m := inMember.FindStringSubmatch(text); m != nil {
+		return moment(m[1], now)
 	}
 	if m := inDuration.FindStringSubmatch(text); m != nil {
 		unit := map[string]float64{"second": 1, "minute": 60, "hour": 3600, "day": 86400}[strings.ToLower(m[2])]
@@ -190,23 +186,10 @@ func textTime(text string, now time.Time) time.Time {
 		}
 		return moment(m[1], now)
 	}
-	if m := atDate.FindStringSubmatch(text); m != nil {
-		at, _ := time.Parse(time.DateTime, m[1]+" "+m[2]+cmp.Or(m[3], ":00")) // zero if it is none
-		return at
-	}
-	m := atClock.FindStringSubmatch(text)
+	m := atDate.FindStringSubmatch(text)
 	if m == nil {
 		return time.Time{}
 	}
-	zone, err := time.LoadLocation(m[4])
-	clock, bad := time.Parse("3:04pm", m[1]+":"+cmp.Or(m[2], "00")+strings.ToLower(m[3]))
-	if err != nil || bad != nil {
-		return time.Time{}
-	}
-	there := now.In(zone)
-	at := time.Date(there.Year(), there.Month(), there.Day(), clock.Hour(), clock.Minute(), 0, 0, zone)
-	if !at.After(now) {
-		at = at.AddDate(0, 0, 1)
-	}
+	at, _ := time.Parse(time.DateTime, m[1]+" "+m[2]+cmp.Or(m[3], ":00")) // zero if it is none
 	return at
 }
