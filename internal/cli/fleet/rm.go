@@ -47,6 +47,9 @@ func (c rmCmd) Run(ctx context.Context, a *base.App) error {
 			Hint: "permit it first, then reload the servers: waymark fleet rm " + c.Name + " --dir DIR, the directory of its keys",
 		}
 	}
+	if gone, ok := errors.AsType[*failure.Error](err); ok && gone.Code == failure.NotFound { // the answer of an earlier try may be lost
+		return a.Say(a.Stdout, "fleet %s is not on %s: it was removed before, or never added", cl.Fleet, cl.Target.Address())
+	}
 	if err != nil {
 		return err
 	}
