@@ -170,7 +170,7 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 	if n, _, _ := l.run.retries(key); n > 0 {
 		tries = 1
 	}
-	var first time.Time
+	begun := l.run.fleet.cfg.Now()
 	for try := 1; ; try++ {
 		if err := with(l.run.ledger, (*ledger).paused); err != nil {
 			return Answer{}, err
@@ -192,12 +192,9 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 			return Answer{}, err
 		}
 		now, at := l.run.fleet.cfg.Now(), retryTime(err)
-		if first.IsZero() {
-			first = now
-		}
 		if try >= tries || at.Sub(now) > mostTryPause {
 			tries = 1
-			if err := l.run.retryLater(ctx, key, err, first, at, l.Patience); err != nil {
+			if err := l.run.retryLater(ctx, key, err, begun, at, l.Patience); err != nil {
 				return Answer{}, err
 			}
 		} else if !wait.Wait(ctx) || pause.For(ctx, at.Sub(l.run.fleet.cfg.Now())) != nil {

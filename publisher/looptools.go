@@ -96,7 +96,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 			return ToolResult{}, err
 		}
 		wait := &pause.Backoff{Next: toolPause, Most: mostTryPause}
-		first := l.run.fleet.cfg.Now()
+		begun := l.run.fleet.cfg.Now()
 		for try := 1; ; try++ {
 			given := inv
 			given.Arguments = slices.Clone(inv.Arguments) // a tool may change them
@@ -106,7 +106,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 			at := retryTime(err).Sub(l.run.fleet.cfg.Now())
 			switch {
 			case at > mostTryPause:
-				if err := l.run.retryLater(ctx, inv.Key, err, first, retryTime(err), l.Patience); err != nil {
+				if err := l.run.retryLater(ctx, inv.Key, err, begun, retryTime(err), l.Patience); err != nil {
 					return result, err
 				}
 			case err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) || pause.For(ctx, at) != nil:

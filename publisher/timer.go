@@ -77,27 +77,36 @@ func timeOver(err error) error {
 	return err
 }
 
-// retries counts the recorded waits before another try of a call, or of the turn's request if key names no call. since
-// is the time of the first failed try, and open the wait that is not over.
-func (r *Run) retries(key schema.CallKey) (n int, since time.Time, open string) {
+// retries counts the recorded waits before another try of a call, or of the turn's request if key names no call, since the
+// run was last reopened. last is the latest, and open the wait that is not over.
+func (r *Run) retries(key schema.CallKey) (n int, last schema.RunWaitingData, open string) {
+	prefix := r.retryPrefix(key)
 	r.View(func(s *schema.State) {
 		for i := range s.Waits {
 			w := &s.Waits[i]
-			if !strings.HasPrefix(w.InterruptID, retryPrefix(key)) || w.ToolCallID != key.ToolCallID || w.Occurrence != key.Occurrence {
+			if !strings.HasPrefix(w.InterruptID, prefix) || w.ToolCallID != key.ToolCallID || w.Occurrence != key.Occurrence {
 				continue
 			}
-			if n++; n == 1 {
-				since = schema.ParseTime(w.FailedSince)
-			}
-			if w.Input == nil {
+			if n, last = n+1, w.RunWaitingData; w.Input == nil {
 				open = w.InterruptID
 			}
 		}
 	})
-	return n, since, open
+	return n, last, open
 }
 
-func retryPrefix(key schema.CallKey) string { return fmt.Sprintf("%s%d.", schema.RetryWait, key.Turn) }
+// retryPrefix has the number of reopens: who reopens a run that gave up wants it to try again for as long.
+func (r *Run) retryPrefix(key schema.CallKey) string {
+	reopened := 0
+	r.View(func(s *schema.State) {
+		for i := range s.Takeovers {
+			if s.Takeovers[i].Reason == schema.TakeoverReopen {
+				reopened++
+			}
+		}
+	})
+	return fmt.Sprintf("%s%d.%d.", schema.RetryWait, key.Turn, reopened)
+}
 
 // awaitRetry waits until the next try is due. An earlier executor may have published the wait.
 func (r *Run) awaitRetry(ctx context.Context, key schema.CallKey) error {
@@ -110,28 +119,30 @@ func (r *Run) awaitRetry(ctx context.Context, key schema.CallKey) error {
 }
 
 // retryLater waits before the next try, each time for longer, and not before at. It returns the error of the failed try
-// once patience since the first failed try, on whichever executor, is over.
-func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, first, at time.Time, patience time.Duration) error {
+// once patience since the first failed try, on any executor, is over. begun is when the present tries began: the time from
+// the end of the last wait until then, such as a pause, does not count.
+func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, begun, at time.Time, patience time.Duration) error {
 	if patience < 0 || r.fleet.unrecorded() {
 		return failed
 	}
-	n, since, _ := r.retries(key)
-	if n == 0 {
-		since = first
+	n, last, _ := r.retries(key)
+	since := begun
+	if n > 0 {
+		since = schema.ParseTime(last.FailedSince).Add(max(begun.Sub(schema.ParseTime(last.ExpiresAt)), 0))
 	}
-	now, last := r.fleet.cfg.Now(), since.Add(patience)
+	now, over := r.fleet.cfg.Now(), since.Add(patience)
 	switch {
-	case !now.Before(last):
+	case !now.Before(over):
 		return &gaveUp{fmt.Errorf("no try was successful in %s: %w", now.Sub(since).Round(time.Second), failed)}
-	case at.After(last):
+	case at.After(over):
 		return &gaveUp{fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)}
 	}
-	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, last.Sub(now)))
+	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, over.Sub(now)))
 	if at.After(until) {
 		until = at
 	}
 	return r.sleep(ctx, schema.RunWaitingData{
-		InterruptID: r.derivedID(retryPrefix(key), fmt.Sprintf("%d.%s.%d", n+1, key.ToolCallID, key.Occurrence)),
+		InterruptID: r.derivedID(r.retryPrefix(key), fmt.Sprintf("%d.%s.%d", n+1, key.ToolCallID, key.Occurrence)),
 		Message:     clipped(failed.Error(), maxShownProblem), ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, FailedSince: schema.FormatTime(since),
 	}, until)
 }

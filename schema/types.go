@@ -269,7 +269,8 @@ type RunWaitingData struct {
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"large"`
 	ExpiresAt      string         `json:"expires_at,omitzero" check:"time" with:"reason=timer"`
-	// FailedSince is the time of the first failed try, if the wait is for another try.
+	// FailedSince is the time of the first failed try, if the wait is for another try, later by the time in which the run
+	// could have tried and had no executor.
 	FailedSince string         `json:"failed_since,omitzero" check:"time"`
 	Refs        []Ref          `json:"refs,omitzero"`
 	Extra       jsontext.Value `json:",embed"`

@@ -253,7 +253,7 @@ func TestLoop_ToolSaysWhen_RunsAgainAfterIt(t *testing.T) {
 	})
 }
 
-// Patience counts from the first failed try, over all takeovers. The executors' clock moves by five minutes with each try;
+// Patience counts from the first try, over all takeovers, and again after a person reopened the run. The executors' clock moves by five minutes with each try;
 // the daemon's is ahead, so each wait is over at once.
 func TestLoop_ProviderStaysAway_FailsAfterItsPatience(t *testing.T) {
 	t.Parallel()
@@ -274,18 +274,44 @@ func TestLoop_ProviderStaysAway_FailsAfterItsPatience(t *testing.T) {
 	require.Equal(t, schema.StatusFailed, w.Ended("r1").Status)
 	state := w.State("r1")
 	require.Equal(t, "no try was successful in 1h0m0s: 503 Service Unavailable: slow down", state.Ended.Error.Message)
-	require.Equal(t, 13, p.count(), "the first try, and those until an hour later")
-	require.Len(t, state.Errors, 13)
-	require.Len(t, state.Waits, 12)
+	require.Equal(t, 12, p.count(), "the first try, and those until an hour later")
+	require.Len(t, state.Errors, 12)
+	require.Len(t, state.Waits, 11)
 	since := schema.ParseTime(state.Waits[0].FailedSince)
 	least := 15 * time.Second
 	for n, wait := range state.Waits {
 		require.Equal(t, state.Waits[0].FailedSince, wait.FailedSince)
-		lasts := schema.ParseTime(wait.ExpiresAt).Sub(since) - time.Duration(n)*step
-		require.GreaterOrEqual(t, lasts, min(least, time.Hour-time.Duration(n)*step))
+		tried := time.Duration(n+1) * step
+		lasts := schema.ParseTime(wait.ExpiresAt).Sub(since) - tried
+		require.GreaterOrEqual(t, lasts, min(least, time.Hour-tried))
 		require.LessOrEqual(t, lasts, least*5/4)
 		least = min(2*least, 15*time.Minute)
 	}
+
+	run, err := w.Fleet("ann", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	require.NoError(t, err)
+	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
+	require.Eventually(t, func() bool { return p.count() == 24 && w.Status("r1") == schema.StatusFailed }, time.Minute, 10*time.Millisecond)
+}
+
+// No executor has the run for ten hours after its wait, as in a pause: that is no time in which the provider failed.
+func TestLoop_NoExecutorForLong_PatienceIsLeft(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	p := &provider{script: status(503, 3, "")}
+	change := func(l *publisher.Loop) { l.ModelTries, l.Patience = 1, time.Hour }
+	e := p.serve(t, w, "ex-1", change, nil)
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	w.Await("r1", schema.StatusWaiting)
+	e.Stop()
+	w.Advance(10 * time.Hour)
+	p.serve(t, w, "ex-2", change, func(c *publisher.Config) { c.Now = w.Now })
+	require.Eventually(t, func() bool { return len(w.State("r1").Waits) == 2 }, time.Minute, 10*time.Millisecond)
+	w.Advance(time.Hour)
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+	waits := w.State("r1").Waits
+	require.WithinDuration(t, schema.ParseTime(waits[0].FailedSince).Add(10*time.Hour), schema.ParseTime(waits[1].FailedSince), 5*time.Minute)
 }
 
 // stoppedClock is a clock that stands still until it is moved.
