@@ -113,7 +113,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	d.liveRuns.SetPauses(settings.Pauses)
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
-	requests.Settings = d.settings.Current
+	requests.Settings, requests.Refresh = d.settings.Current, d.settings.Refresh
 	requests.Worker = func(shard int) service.Worker {
 		if w := d.worker(shard); w != nil {
 			return w
@@ -134,7 +134,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		return d, nil
 	}
 	d.activity = activity.New(cfg.Fleet)
-	d.retention = service.NewRetentionWorker(d.service, d.leads, service.DefaultRetainEvery, log)
+	d.retention = service.NewRetentionWorker(d.service, service.DefaultRetainEvery, log)
 	if !cfg.Alone {
 		d.share = fold.NewShare(cfg.Name, settings.Shards, cfg.Worker.LeaseTTL, now)
 	}
@@ -192,12 +192,6 @@ func (d *Daemon) worker(shard int) *fold.Worker {
 func (d *Daemon) Checkpoint(ctx context.Context, shard int, run string) (*schema.Checkpoint, error) {
 	c, _, err := d.read[shard].Checkpoints.Get(ctx, run)
 	return c, err
-}
-
-// leads reports whether this daemon holds the lease of a shard.
-func (d *Daemon) leads(shard int) bool {
-	f := d.worker(shard)
-	return f != nil && f.Leads()
 }
 
 // change applies changed settings while the daemon runs.

@@ -33,6 +33,8 @@ type Settings struct {
 	nc     *nats.Conn
 	log    zerolog.Logger
 	apply  func(schema.FleetSettings) error
+	// refreshing: one version is applied after the other.
+	refreshing sync.Mutex
 
 	mu      sync.Mutex
 	current schema.FleetSettings
@@ -67,8 +69,10 @@ func (s *Settings) Err() error {
 	return s.err
 }
 
-// Refresh reads the settings and applies changes. It is not called concurrently.
+// Refresh reads the settings and applies changes.
 func (s *Settings) Refresh(ctx context.Context) error {
+	s.refreshing.Lock()
+	defer s.refreshing.Unlock()
 	err := s.refresh(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -84,18 +84,22 @@ func (b *bucket) some(ctx context.Context, keys []string, yield func(entry)) (le
 	return left, end.upTo, err
 }
 
-// many calls yield for the last values of keys, without deletions, in any order.
-func (b *bucket) many(ctx context.Context, keys []string, yield func(entry)) (err error) {
+// many calls yield for the last values of keys, without deletions, in any order. upTo is the lowest one of its answers.
+func (b *bucket) many(ctx context.Context, keys []string, yield func(entry)) (upTo schema.Revision, err error) {
 	for chunk := range slices.Chunk(keys, answerKeys) {
 		for left := chunk; len(left) > 0 && err == nil; {
-			left, _, err = b.some(ctx, left, func(e entry) {
+			var at schema.Revision
+			left, at, err = b.some(ctx, left, func(e entry) {
 				if !e.deleted {
 					yield(e)
 				}
 			})
+			if upTo == 0 || at < upTo {
+				upTo = at
+			}
 		}
 	}
-	return err
+	return upTo, err
 }
 
 // history reads the stored values of a key, oldest first, deletions included.

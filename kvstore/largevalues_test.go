@@ -115,7 +115,7 @@ func TestIndexes_EntriesLargerTogetherThanAnAnswer_AreRead(t *testing.T) {
 	_, err := cps.PutLive(t.Context(), live...)
 	require.NoError(t, err)
 	require.NoError(t, cps.PutIndex(t.Context(), ended...))
-	entries, err := cps.Live(t.Context())
+	entries, _, err := cps.Live(t.Context())
 	require.NoError(t, err)
 	require.Len(t, entries, n)
 

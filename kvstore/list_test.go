@@ -83,7 +83,7 @@ func TestLiveRuns_EmptyBucket_ReturnsNone(t *testing.T) {
 	runs, err := cps.LiveRuns(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, runs)
-	entries, err := cps.Live(t.Context())
+	entries, _, err := cps.Live(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, entries)
 }

@@ -125,28 +125,28 @@ func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error)
 }
 
 // Live returns the entries of some runs, in their order, including unreadable ones; without runs, the whole live index.
-// It may be stale.
-func (c *Checkpoints) Live(ctx context.Context, runs ...string) (entries []LiveEntry, err error) {
+// It may be stale: upTo is as in [Checkpoints.Of], for up to a thousand runs.
+func (c *Checkpoints) Live(ctx context.Context, runs ...string) (entries []LiveEntry, upTo schema.Revision, err error) {
 	if runs == nil {
 		if runs, err = c.LiveRuns(ctx); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
-	keys := make([]string, len(runs))
+	keys := make([]string, len(runs), len(runs)+1)
 	for i, run := range runs {
 		keys[i] = schema.LiveKeyPrefix + run
 	}
 	found := make(map[string]LiveEntry, len(runs))
-	err = c.bucket.many(ctx, keys, func(e entry) { found[e.key] = liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e) })
+	upTo, err = c.bucket.many(ctx, append(keys, schema.WatermarkKey), func(e entry) { found[e.key] = liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e) })
 	if err != nil {
-		return nil, fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
+		return nil, 0, fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
 	}
 	for _, key := range keys {
 		if e, ok := found[key]; ok {
 			entries = append(entries, e)
 		}
 	}
-	return entries, nil
+	return entries, upTo, nil
 }
 
 // LiveWatch delivers the content of the live index, and then its changes.

@@ -42,7 +42,7 @@ func putLive(tb testing.TB, b *bench, runs ...string) []schema.Revision {
 func indexed(tb testing.TB, cps *kvstore.Checkpoints) map[string]kvstore.LiveEntry {
 	tb.Helper()
 	all := make(map[string]kvstore.LiveEntry)
-	entries, err := cps.Live(tb.Context())
+	entries, _, err := cps.Live(tb.Context())
 	require.NoError(tb, err)
 	for _, e := range entries {
 		all[e.Run] = e

@@ -8,37 +8,40 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Pause stores a pause, and returns the one in effect: an earlier one of the same scope stays. It returns [ErrSettings]
-// for a pause out of range, and beyond schema.MaxPauses.
-func (f *Fleets) Pause(ctx context.Context, fleet string, p schema.Pause) (is schema.Pause, already bool, err error) {
+// Pause stores a pause, and returns the one in effect: an earlier one of the same scope stays. Beyond schema.MaxPauses it
+// replaces those that are over, and returns [ErrSettings] if none is.
+func (f *Fleets) Pause(ctx context.Context, fleet string, p schema.Pause, over func(*schema.Pause) bool) (is schema.Pause, already bool, err error) {
 	_, stored, err := f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
 		if i := pauseIndex(s, &p.Scope); i >= 0 {
 			p = s.Pauses[i]
 			return nil
 		}
-		if len(s.Pauses) == schema.MaxPauses {
-			return fmt.Errorf("%w: fleet %s has %d pauses: end some, or pause a larger scope", ErrSettings, fleet, len(s.Pauses))
+		list := slices.Clone(s.Pauses)
+		if len(list) >= schema.MaxPauses {
+			list = slices.DeleteFunc(list, func(p schema.Pause) bool { return over(&p) })
 		}
-		s.Pauses = append(slices.Clone(s.Pauses), p)
+		if len(list) >= schema.MaxPauses {
+			return fmt.Errorf("%w: fleet %s has %d pauses: end some, or pause a larger scope", ErrSettings, fleet, len(list))
+		}
+		s.Pauses = append(list, p)
 		return nil
 	})
 	return p, !stored, err
 }
 
-// Unpause ends the pause of exactly that scope, and returns it. It returns [ErrNotFound] if there is none.
-func (f *Fleets) Unpause(ctx context.Context, fleet string, scope schema.Scope) (was schema.Pause, err error) {
-	_, _, err = f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
-		i := pauseIndex(s, &scope)
-		if i < 0 {
-			return fmt.Errorf("pause of %s in fleet %s: %w", scope.Flags(), fleet, ErrNotFound)
+// Unpause ends the pause of exactly that scope, and returns it. It reports false if there is none.
+func (f *Fleets) Unpause(ctx context.Context, fleet string, scope schema.Scope) (was schema.Pause, ended bool, err error) {
+	was.Scope = scope
+	_, ended, err = f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
+		if i := pauseIndex(s, &scope); i >= 0 {
+			was, s.Pauses = s.Pauses[i], slices.Delete(slices.Clone(s.Pauses), i, i+1)
 		}
-		was = s.Pauses[i]
-		if s.Pauses = slices.Delete(slices.Clone(s.Pauses), i, i+1); len(s.Pauses) == 0 {
+		if len(s.Pauses) == 0 {
 			s.Pauses = nil
 		}
 		return nil
 	})
-	return was, err
+	return was, ended, err
 }
 
 // pauseIndex is the index of the pause of a scope, -1 for none.

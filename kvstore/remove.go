@@ -72,7 +72,7 @@ func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastP
 		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""),
 	}
 	lasts := make(map[string]LastPlace, len(runs))
-	err := events.many(ctx, runs, func(e entry) { lasts[e.key] = LastPlace{At: schema.StreamSequence(e.rev), Stored: e.stored} })
+	_, err := events.many(ctx, runs, func(e entry) { lasts[e.key] = LastPlace{At: schema.StreamSequence(e.rev), Stored: e.stored} })
 	if err != nil {
 		// A message whose own headers are malformed comes without its place, so the leader is asked in another way.
 		for _, run := range runs {
@@ -94,7 +94,7 @@ func (s *Shard) leftInBuckets(ctx context.Context, run string, keys []string, wi
 	if err != nil {
 		return err
 	}
-	err = s.Segments.bucket.many(ctx, segments, func(e entry) {
+	_, err = s.Segments.bucket.many(ctx, segments, func(e entry) {
 		p.Segments++
 		p.SegmentBytes += int64(len(e.value))
 	})
@@ -108,7 +108,8 @@ func (s *Shard) leftInBuckets(ctx context.Context, run string, keys []string, wi
 	if err != nil {
 		return err
 	}
-	return s.Checkpoints.bucket.many(ctx, keys, func(entry) { p.IndexKeys++ })
+	_, err = s.Checkpoints.bucket.many(ctx, keys, func(entry) { p.IndexKeys++ })
+	return err
 }
 
 func (s *Shard) leftOfCheckpoints(ctx context.Context, run string, p *schema.ErasedParts) error {
@@ -189,7 +190,7 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string) erro
 	// The fold worker deletes the entry of the live index, because its watchers must be told.
 	keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == schema.LiveKeyPrefix+run })
 	var there []string
-	if err := s.Checkpoints.bucket.many(ctx, keys, func(e entry) { there = append(there, e.key) }); err != nil {
+	if _, err := s.Checkpoints.bucket.many(ctx, keys, func(e entry) { there = append(there, e.key) }); err != nil {
 		return err
 	}
 	return s.Checkpoints.dropIndex(ctx, there)

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,13 +19,13 @@ type Scope struct {
 	Labels map[string]string `json:"labels,omitzero" check:"max=32" key:"required,max=64" each:"max=256"`
 }
 
-// Has reports whether the scope selects a run with these properties.
-func (s *Scope) Has(run, agent, tier string, labels map[string]string) bool {
-	if s.Run != "" && s.Run != run || s.Agent != "" && s.Agent != agent || s.ModelTier != "" && s.ModelTier != tier {
+// Selects reports whether the scope selects a run.
+func (s *Scope) Selects(l *Live) bool {
+	if s.Run != "" && s.Run != l.Run || s.Agent != "" && s.Agent != l.Agent || s.ModelTier != "" && s.ModelTier != l.ModelTier {
 		return false
 	}
 	for key, value := range s.Labels {
-		if got, ok := labels[key]; !ok || got != value {
+		if got, ok := l.Labels[key]; !ok || got != value {
 			return false
 		}
 	}
@@ -68,9 +69,9 @@ type Pause struct {
 }
 
 // PausesOf are those of the pauses that select a run.
-func PausesOf(pauses []Pause, run, agent, tier string, labels map[string]string) (list []Pause) {
+func PausesOf(pauses []Pause, l *Live) (list []Pause) {
 	for i := range pauses {
-		if pauses[i].Has(run, agent, tier, labels) {
+		if pauses[i].Selects(l) {
 			list = append(list, pauses[i])
 		}
 	}
@@ -92,10 +93,28 @@ type PauseRequest struct {
 type PauseReply struct {
 	// Pause that is in effect, or that was ended.
 	Pause Pause `json:"pause"`
-	// Already: an earlier request paused the scope, and its pause stays as it is.
+	// Already: an earlier request paused the scope, and its pause stays as it is; or the scope is not paused any more.
 	Already bool `json:"already,omitzero"`
 	// Runs that have not ended and that the pause selects. Going are those of them that an executor may still go on with:
 	// the pause is not in their log yet, and the daemon keeps trying.
 	Runs  int `json:"runs"`
 	Going int `json:"going,omitzero"`
+	// Unproven are the shards in which other runs may go on, too: not all events from before the pause are folded. Runs
+	// lacks their runs. The same request again asks them again.
+	Unproven int `json:"unproven,omitzero"`
+}
+
+// Doubt says what may begin all the same; empty for nothing.
+func (r *PauseReply) Doubt() string {
+	var list []string
+	if r.Going > 0 {
+		list = append(list, fmt.Sprintf("%d of these runs", r.Going))
+	}
+	if r.Unproven > 0 {
+		list = append(list, fmt.Sprintf("other runs in %d shards", r.Unproven))
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "Not proven: " + strings.Join(list, ", and ") + " may begin something until the daemon has stopped them. Pause the same again to see whether it has."
 }

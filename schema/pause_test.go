@@ -11,6 +11,7 @@ import (
 func TestScope_Fields_SelectRunsThatMatchAll(t *testing.T) {
 	t.Parallel()
 	labels := map[string]string{"tenant": "acme", "team": "blue"}
+	live := schema.Live{Run: "r1", Agent: "coder", ModelTier: "small", Labels: labels}
 	for name, test := range map[string]struct {
 		scope schema.Scope
 		has   bool
@@ -30,11 +31,11 @@ func TestScope_Fields_SelectRunsThatMatchAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.has, test.scope.Has("r1", "coder", "small", labels))
+			require.Equal(t, test.has, test.scope.Selects(&live))
 			require.Equal(t, test.flags, test.scope.Flags())
 			require.True(t, test.scope.Same(&test.scope))
 			pauses := []schema.Pause{{Scope: schema.Scope{Agent: "none"}}, {Scope: test.scope}}
-			require.Equal(t, test.has, len(schema.PausesOf(pauses, "r1", "coder", "small", labels)) == 1)
+			require.Equal(t, test.has, len(schema.PausesOf(pauses, &live)) == 1)
 		})
 	}
 }

@@ -169,7 +169,7 @@ func (x *liveIndex) compare(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		entries, err := cps.Live(ctx, x.left[:len(list)]...)
+		entries, _, err := cps.Live(ctx, x.left[:len(list)]...)
 		if err != nil {
 			return err
 		}

@@ -40,9 +40,8 @@ type LiveRuns struct {
 	inHand map[Holder]int
 	// became delivers runs that became claimable.
 	became chan schema.Live
-	// pauses of the fleet; repaused says that they were set.
-	pauses   []schema.Pause
-	repaused chan struct{}
+	// pauses of the fleet.
+	pauses []schema.Pause
 }
 
 // takeoverKey identifies a takeover by its executor and its request.
@@ -89,7 +88,6 @@ func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, l
 	r := &LiveRuns{
 		maxClaims: maxClaims, now: now, log: log, stores: shards, shards: make([]shardRuns, len(shards)),
 		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
-		repaused: make(chan struct{}, 1),
 	}
 	for i := range r.shards {
 		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision)}
@@ -117,7 +115,7 @@ func (w *Want) Matches(l *schema.Live) bool {
 		return false
 	}
 	scope := schema.Scope{Labels: w.Labels}
-	return scope.Has(l.Run, l.Agent, l.ModelTier, l.Labels) && !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
+	return scope.Selects(l) && !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can take, and the number of all of them: first its

@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
@@ -38,6 +39,9 @@ type Config struct {
 	Heartbeats *liveness.Heartbeats
 	// Settings returns the fleet's present settings. Nil means the defaults, which keep all runs.
 	Settings func() schema.FleetSettings
+	// Refresh reads the settings again, so that Settings and the pauses of the live runs are those that are stored now. Nil
+	// means settings that never change.
+	Refresh func(context.Context) error
 	// Webhook returns the state of this replica's posts, nil if it posts nothing. Nil means a replica that posts
 	// nothing.
 	Webhook func() *schema.FleetWebhook
@@ -82,6 +86,9 @@ func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	if c.Settings == nil {
 		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{} }
+	}
+	if c.Refresh == nil {
+		c.Refresh = func(context.Context) error { return nil }
 	}
 	c.ClaimRate = cmp.Or(c.ClaimRate, DefaultClaimRate)
 	c.ClaimBurst = cmp.Or(c.ClaimBurst, DefaultClaimBurst)

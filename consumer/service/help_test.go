@@ -217,7 +217,7 @@ func (w *serviceWorld) caughtUp() {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
 		for _, shard := range w.shards {
-			entries, _ := shard.Checkpoints.Live(w.TB.Context())
+			entries, _, _ := shard.Checkpoints.Live(w.TB.Context())
 			for i := range entries {
 				known, ok := w.liveRuns.Get(entries[i].Run)
 				if l := entries[i].Live; l != nil && (!ok || !known.Same(l)) {

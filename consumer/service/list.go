@@ -76,7 +76,7 @@ func (s *Service) list(ctx context.Context, t *task, req *schema.ListRequest) (*
 // summary is a checkpoint's line in a list.
 func (s *Service) summary(h *schema.Head) schema.RunSummary {
 	sum := schema.SummaryOf(h)
-	if len(s.pausesOf(h)) > 0 {
+	if !h.Status.Terminal() && len(s.pausesOf(h)) > 0 {
 		sum.Status = schema.StatusPaused
 	}
 	sum.Quarantined = h.Quarantined(s.cfg.MaxClaims)
@@ -357,12 +357,13 @@ func (l *listing) beginShard(ctx context.Context, src *reader.Source, top schema
 
 // matches reports whether a line passes the request's filter, except for its times.
 func (l *listing) matches(r *schema.RunSummary) bool {
-	if !r.Status.Terminal() && len(schema.PausesOf(l.pauses, r.Run, r.Agent, r.ModelTier, r.Labels)) > 0 {
+	run := schema.Live{Run: r.Run, Agent: r.Agent, ModelTier: r.ModelTier, Labels: r.Labels}
+	if !r.Status.Terminal() && len(schema.PausesOf(l.pauses, &run)) > 0 {
 		r.Status = schema.StatusPaused
 	}
 	scope := schema.Scope{Agent: l.req.Agent, ModelTier: l.req.ModelTier, Labels: l.req.Labels}
 	return (len(l.req.Status) == 0 || slices.Contains(l.req.Status, r.Status)) &&
-		(len(l.req.Completion) == 0 || slices.Contains(l.req.Completion, r.Completion)) && scope.Has(r.Run, r.Agent, r.ModelTier, r.Labels)
+		(len(l.req.Completion) == 0 || slices.Contains(l.req.Completion, r.Completion)) && scope.Selects(&run)
 }
 
 func (l *listing) matchesHead(h *schema.Head) bool {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
@@ -17,19 +20,18 @@ import (
 )
 
 const (
-	// stopEvery is how often the live runs are searched for runs that a pause selects and an executor may go on with, and
-	// stopsAtOnce bounds the concurrent writes.
+	// stopEvery is how often the live runs of a shard are searched for runs that a pause selects and an executor may go on
+	// with, stopAgain the pause before a failed stop is tried again, and stopsAtOnce bounds the concurrent ones.
 	stopEvery   = 250 * time.Millisecond
+	stopAgain   = 5 * time.Second
 	stopsAtOnce = 128
-	// applyWithin is how long a request waits until this daemon has read the pauses, pauseWithin until all runs are
-	// stopped, and pauseLook is the interval of its looks.
-	applyWithin = 3 * time.Second
+	// pauseWithin is how long a request waits until all runs are stopped, and liveChunk bounds one read of the live index.
 	pauseWithin = 8 * time.Second
-	pauseLook   = 25 * time.Millisecond // it walks all live runs
+	liveChunk   = 512
 )
 
-// pause stores a pause in the fleet's settings, or removes one. The answer to a pause comes once it is in the logs of
-// all runs, or after pauseWithin.
+// pause stores a pause in the fleet's settings, or removes one. The answer to a pause comes once all runs that began
+// before are stopped, or after pauseWithin.
 func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) (*schema.PauseReply, error) {
 	who, err := t.sender(req.By)
 	if err != nil {
@@ -38,27 +40,38 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 	if !req.End && req.Reason == "" {
 		return nil, badField("/reason", errors.New("is required: people ask why their runs stand still"))
 	}
-	reply, fleets := new(schema.PauseReply), kvstore.NewFleets(s.js)
 	there := func() (err error) { // a mistyped id would pause nothing
-		if req.Run != "" {
-			_, err = s.routing.proven(ctx, req.Run, reader.Head)
+		if t.run = req.Run; t.run != "" {
+			_, err = s.routing.proven(ctx, t.run, reader.Head)
 		}
 		return err
 	}
-	if req.End {
-		if reply.Pause, err = fleets.Unpause(ctx, s.cfg.Fleet, req.Scope); errors.Is(err, kvstore.ErrNotFound) {
-			if err := there(); err != nil {
-				return nil, err
+	reply, fleets, encrypted := new(schema.PauseReply), kvstore.NewFleets(s.js), 0
+	s.liveRuns.Each(func(_ int, l *schema.Live, _ time.Time) {
+		for key := range req.Labels {
+			if l.Labels[key] == schema.EncryptedText {
+				encrypted++
+				break
 			}
-			return nil, schema.Fail(schema.CodeConflict, "See the pauses, and end one by its own scope: waymark pause ls",
-				"fleet %s has no pause of %s", s.cfg.Fleet, req.Flags())
 		}
-	} else {
+		if !l.Status.Terminal() && req.Selects(l) {
+			reply.Runs++
+		}
+	})
+	switch {
+	case req.End:
+		var ended bool
+		if reply.Pause, ended, err = fleets.Unpause(ctx, s.cfg.Fleet, req.Scope); err == nil && !ended {
+			reply.Already, err = true, there()
+		}
+	case encrypted > 0:
+		return nil, badField("/labels", fmt.Errorf("select by a label that is encrypted in %d runs: select runs otherwise, or name it in Encryption.ReadableLabels for new ones", encrypted))
+	default:
 		if err := there(); err != nil {
 			return nil, err
 		}
 		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now())}
-		if reply.Pause, reply.Already, err = fleets.Pause(ctx, s.cfg.Fleet, is); errors.Is(err, kvstore.ErrSettings) {
+		if reply.Pause, reply.Already, err = fleets.Pause(ctx, s.cfg.Fleet, is, func(p *schema.Pause) bool { return s.pauseOver(ctx, p) }); errors.Is(err, kvstore.ErrSettings) {
 			return nil, schema.Fail(schema.CodeConflict, "See the pauses: waymark pause ls", "%s", err)
 		}
 	}
@@ -69,52 +82,123 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		return nil, fmt.Errorf("announce the pauses of fleet %s: %w", s.cfg.Fleet, err)
 	}
 	s.log.Info().Str("scope", req.Flags()).Bool("ended", req.End).Str("by", who.by).Str(logkey.Reason, req.Reason).Msg("pauses changed")
-	for began := s.now(); ; {
-		holds := slices.ContainsFunc(s.liveRuns.Pauses(), func(p schema.Pause) bool { return p.Same(&req.Scope) })
-		reply.Runs, reply.Going = s.liveRuns.Selected(&req.Scope)
-		if req.End {
-			reply.Going = 0
-		}
-		waited := s.now().Sub(began)
-		switch {
-		case holds != req.End && (reply.Going == 0 || waited > pauseWithin):
-			return reply, nil
-		case holds == req.End && waited > applyWithin:
-			return nil, fmt.Errorf("pauses of fleet %s: %w: this daemon could not read them, and may be stopping", s.cfg.Fleet, kvstore.ErrUnavailable)
-		}
-		if err := pause.For(ctx, pauseLook); err != nil {
-			return nil, fmt.Errorf("pauses of fleet %s: %w", s.cfg.Fleet, err)
-		}
+	if err := s.cfg.Refresh(ctx); err != nil || req.End {
+		return reply, err
 	}
+	reply.Runs = 0
+	ctx, cancel := context.WithTimeout(ctx, pauseWithin)
+	defer cancel()
+	var mu sync.Mutex
+	var group errgroup.Group
+	for _, src := range s.routing.shards {
+		group.Go(func() error {
+			runs, going, err := s.stopShard(ctx, src, &reply.Pause)
+			mu.Lock()
+			defer mu.Unlock()
+			reply.Runs, reply.Going = reply.Runs+runs, reply.Going+going
+			if err != nil {
+				reply.Unproven++
+				s.log.Warn().Err(err).Int(logkey.Shard, src.Store.Names.Shard).Msg("pause not proven in shard")
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each shard has its own error
+	return reply, nil
 }
 
-// stopRuns writes the pauses into the logs of the runs that an executor may go on with, in the shards that this process
-// folds, until ctx ends. An executor's next compare-and-set then fails, and it learns of the pause before it begins
-// anything.
-func (s *Service) stopRuns(ctx context.Context) {
-	tick := time.NewTicker(stopEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-s.liveRuns.Repaused():
+// pauseOver reports whether a pause selects one run, and that has ended.
+func (s *Service) pauseOver(ctx context.Context, p *schema.Pause) bool {
+	if p.Run == "" {
+		return false
+	}
+	r, removed, err := s.routing.standing(ctx, p.Run)
+	return errors.Is(err, reader.ErrNoRun) || removed != nil || err == nil && r.Head.Status.Terminal()
+}
+
+// stopShard writes a pause into the logs of all runs of a shard that it selects and an executor may go on with. It counts
+// the runs that it selects, and those that it could not stop. Without an error those are all: every executor was given
+// its run before the log's end at the begin of the call, or learns of the pause with the run (see stillPaused), and the live
+// index has all events up to there.
+func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.Pause) (selected, going int, err error) {
+	mark, err := s.routing.awaitEnd(ctx, src)
+	if err != nil {
+		return 0, 0, err
+	}
+	runs, err := src.Store.Checkpoints.LiveRuns(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	var failed atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(stopsAtOnce)
+	defer func() {
+		_ = group.Wait() // failed counts
+		going = int(failed.Load())
+	}()
+	for chunk := range slices.Chunk(runs, liveChunk) {
+		entries, upTo, err := src.Store.Checkpoints.Live(ctx, chunk...)
+		for err == nil && upTo != 0 && upTo < mark { // of a replica that lags behind
+			if err = pause.For(ctx, foldLook); err == nil {
+				entries, upTo, err = src.Store.Checkpoints.Live(ctx, chunk...)
+			}
 		}
-		var group errgroup.Group
-		group.SetLimit(stopsAtOnce)
-		for _, run := range s.liveRuns.Unstopped(s.leads) {
-			group.Go(func() error {
-				ctx, cancel := context.WithTimeout(ctx, claimPatience)
+		if err != nil {
+			return selected, going, err
+		}
+		for i := range entries {
+			switch e := &entries[i]; {
+			case e.Live == nil:
+				return selected, going, e.Err
+			case e.Live.Status.Terminal() || !p.Selects(e.Live):
+				continue
+			case e.Live.Driven:
+				group.Go(func() error {
+					if _, err := s.writer.write(ctx, e.Run, change{decide: stop([]schema.Pause{*p})}); err != nil {
+						failed.Add(1)
+						s.refusals.Warn().Err(err).Str(logkey.Run, e.Run).Msg("pause not written into the run, trying again")
+					}
+					return nil
+				})
+			}
+			selected++
+		}
+	}
+	return selected, going, nil
+}
+
+// stopRuns writes the pauses into the logs of the runs of a shard that an executor may go on with, while this process folds
+// the shard, until ctx ends. An executor's next compare-and-set then fails, and it learns of the pause before it begins
+// anything.
+func (s *Service) stopRuns(ctx context.Context, shard int) {
+	log := s.log.Sample(&zerolog.BurstSampler{Burst: 1, Period: stopAgain})
+	var busy sync.Map // runs that are being stopped, or will be tried again: a slow one delays no other
+	var group errgroup.Group
+	group.SetLimit(stopsAtOnce)
+	for pause.For(ctx, stopEvery) == nil {
+		if !s.leads(shard) {
+			continue
+		}
+		for _, run := range s.liveRuns.Unstopped(shard) {
+			if _, is := busy.LoadOrStore(run, true); is {
+				continue
+			}
+			if !group.TryGo(func() error {
+				defer busy.Delete(run)
+				within, cancel := context.WithTimeout(ctx, claimPatience)
 				defer cancel()
-				if _, err := s.writer.write(ctx, run, change{decide: s.stop, again: true}); err != nil && ctx.Err() == nil {
-					s.log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
+				if _, err := s.writer.write(within, run, change{decide: stop(s.liveRuns.Pauses()), again: true}); err != nil && ctx.Err() == nil {
+					log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
+					_ = pause.For(ctx, stopAgain) // it ends with ctx, too
 				}
 				return nil
-			})
+			}) {
+				busy.Delete(run)
+				break
+			}
 		}
-		_ = group.Wait() // each run has its own error
 	}
+	_ = group.Wait() // each run has its own error
 }
 
 // leads reports whether this process folds a shard.
@@ -126,21 +210,36 @@ func (s *Service) leads(shard int) bool {
 	return w != nil && w.Leads()
 }
 
-// stop decides, by the log, whether a run needs a pause in it.
-func (s *Service) stop(_ context.Context, r *reader.Snapshot) (d decision, err error) {
-	live := schema.LiveOf(&r.Head)
-	if pauses := s.pausesOf(&r.Head); len(pauses) > 0 && live.Driven {
-		d.data = &schema.RunPausedData{By: pauses[0].By, Claimed: pauses[0].Claimed, Reason: pauses[0].Reason}
+// stop decides, by the log, whether a run needs one of the pauses in it.
+func stop(pauses []schema.Pause) func(context.Context, *reader.Snapshot) (decision, error) {
+	return func(_ context.Context, r *reader.Snapshot) (d decision, err error) {
+		live := schema.LiveOf(&r.Head)
+		if of := schema.PausesOf(pauses, &live); len(of) > 0 && live.Driven {
+			d.data = &schema.RunPausedData{By: of[0].By, Claimed: of[0].Claimed, Reason: of[0].Reason}
+		}
+		return d, nil
 	}
-	return d, nil
 }
 
-// pausesOf are those that select a run; none if it has ended.
+// pausesOf are those that select a run, whatever its status.
 func (s *Service) pausesOf(h *schema.Head) []schema.Pause {
-	if h.Status.Terminal() {
-		return nil
+	live := schema.LiveOf(h)
+	return schema.PausesOf(s.liveRuns.Pauses(), &live)
+}
+
+// stillPaused refuses a run to the executor that has just taken it over, if a pause selects it by the fleet's settings as
+// they are now. So a takeover that was judged before a pause is stored before the pause, and stopShard sees it, or its
+// executor is not given the run. A run that has the pause in its log can be given: its executor gives it back.
+func (s *Service) stillPaused(ctx context.Context, h *schema.Head) error {
+	settings, _, err := kvstore.NewFleets(s.js).Get(ctx, s.cfg.Fleet)
+	if err != nil || h.Paused {
+		return err
 	}
-	return schema.PausesOf(s.liveRuns.Pauses(), h.Run, h.Agent, h.ModelTier, h.Labels)
+	live := schema.LiveOf(h)
+	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
+		return errPaused(h.Run, &pauses[0])
+	}
+	return nil
 }
 
 // errPaused refuses to give a run to an executor while a pause selects it.

@@ -253,6 +253,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		}
 		return v.prepare(ctx, r)
 	})
+	if err == nil && req.After == "" {
+		err = s.stillPaused(ctx, &r.Head)
+	}
 	if err != nil {
 		return err
 	}

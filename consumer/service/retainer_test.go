@@ -15,6 +15,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// leader is a worker that folds its shard, as far as the service is told.
+type leader struct{}
+
+func (leader) LeaseRenewal() time.Duration { return 0 }
+func (leader) Leads() bool                 { return true }
+
 // The daemon itself applies the policy to a fleet of runs and of forks of forks, some pinned, some live. Every kept
 // run can still be read completely, with its bases, and no removed run was the base of a kept one.
 func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
@@ -25,7 +31,9 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 	const seed, runs = 11, 30
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
 	policy := schema.RetentionPolicy{CompletedSeconds: 1, CancelledSeconds: 1, GraceSeconds: 1}
-	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) { f.Retention = policy })
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, c *service.Config) {
+		f.Retention, c.Worker = policy, func(int) service.Worker { return leader{} }
+	})
 	w.Fold(eraseSoon())
 	stands := map[string]string{}
 	protected := map[string]bool{}
@@ -79,7 +87,7 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	retainer := service.NewRetentionWorker(w.svc, func(int) bool { return true }, 50*time.Millisecond, natstest.Logger(t))
+	retainer := service.NewRetentionWorker(w.svc, 50*time.Millisecond, natstest.Logger(t))
 	go func() { done <- retainer.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

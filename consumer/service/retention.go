@@ -21,15 +21,13 @@ const retainPause = 100 * time.Millisecond
 // plan of the verb cleanup. A replica that loses a shard leaves the rest to its successor; two at once do no harm.
 type RetentionWorker struct {
 	svc   *Service
-	leads func(shard int) bool
 	every time.Duration
 	log   zerolog.Logger
 }
 
-// NewRetentionWorker returns the worker of a service's fleet; leads tells whether this daemon folds a shard.
-// every is the interval.
-func NewRetentionWorker(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *RetentionWorker {
-	return &RetentionWorker{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
+// NewRetentionWorker returns the worker of a service's fleet. every is the interval.
+func NewRetentionWorker(svc *Service, every time.Duration, log zerolog.Logger) *RetentionWorker {
+	return &RetentionWorker{svc: svc, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
 }
 
 // Run removes runs until ctx ends, and then returns nil. The first pass is soon after the start. The service must
@@ -39,7 +37,7 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 	for pause.For(ctx, wait) == nil {
 		wait = r.every
 		for shard := range r.svc.routing.shards {
-			if !r.leads(shard) {
+			if !r.svc.leads(shard) {
 				continue
 			}
 			removed, err := r.shard(ctx, shard)
@@ -58,7 +56,7 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 // shard reads the runs of a shard that ended long ago, once.
 func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, err error) {
 	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
-	for place.Shard == shard && r.leads(shard) {
+	for place.Shard == shard && r.svc.leads(shard) {
 		req := schema.CleanupRequest{Limit: schema.DefaultList, After: placeText(&place)}
 		var reply schema.CleanupReply
 		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)

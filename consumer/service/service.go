@@ -132,10 +132,12 @@ func (s *Service) Run(ctx context.Context) error {
 		s.callFor(work, s.liveRuns.Became())
 		return nil
 	})
-	helpers.Go(func() error {
-		s.stopRuns(work)
-		return nil
-	})
+	for shard := range s.routing.shards {
+		helpers.Go(func() error {
+			s.stopRuns(work, shard)
+			return nil
+		})
+	}
 	for _, q := range []*requestQueue{s.changes, s.reads} {
 		for range q.whole.serving {
 			workers.Go(func() error {

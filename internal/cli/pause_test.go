@@ -34,6 +34,7 @@ func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	w := newPageWorld(t)
 	w.run(t, "-euc", "waymark start coder --id queued --task work && waymark start tester --id other --task work --tier small --label team=blue")
 
+	hasAll(t, w.run(t, "-uc", "waymark unpause nosuch; true"), "has no run nosuch")
 	hasAll(t, w.run(t, "-euc", commands[0]), "paused", "2 runs", "--all", "the provider bills twice")
 	hasAll(t, w.run(t, "-euc", commands[1]), "--all", "the provider bills twice", "waymark-cli")
 	hasAll(t, w.run(t, "-euc", "waymark runs ls --status paused"), "queued", "other", "paused")
@@ -44,7 +45,7 @@ func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	hasAll(t, w.run(t, "-euc", commands[0]), "paused already")
 	hasAll(t, w.run(t, "-euc", commands[2]), "ended the pause of", "2 runs")
 	hasAll(t, w.run(t, "-euc", commands[1]), "no pauses")
-	hasAll(t, w.run(t, "-uc", commands[2]+"; true"), "no pause of --all", "waymark pause ls")
+	hasAll(t, w.run(t, "-uc", commands[2]), "--all is not paused", "waymark pause ls")
 
 	// Pauses overlap: a run goes on after the last one.
 	w.run(t, "-euc", "waymark pause --tier small --label team=blue --reason why && waymark pause other --reason 'I look'")

@@ -58,7 +58,7 @@ type pauseCmd struct {
 // Help is the text below the flags.
 func (pauseCmd) Help() string {
 	return `Executors finish the calls that are under way, record them, and begin nothing more. Paused runs keep their place. Answers and messages to them are ` +
-		`recorded. The answer comes once the pause is in the log of each run that the answering daemon knows to be at work.
+		`recorded. The answer proves that no run that an executor has begins anything more, or says what is not proven yet.
 
 Examples:
   waymark pause --all --reason "the provider bills twice"
@@ -81,9 +81,8 @@ func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
 		output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since); err != nil {
 		return err
 	}
-	if reply.Going > 0 {
-		return a.Say(a.Stderr, "%s may still begin something: the pause is not in their log yet, and the daemon keeps trying; see: %s",
-			output.Plural(reply.Going, "run"), a.Prompt.Command("doctor"))
+	if doubt := reply.Doubt(); doubt != "" {
+		return a.Say(a.Stderr, "%s", doubt)
 	}
 	return nil
 }
@@ -107,6 +106,9 @@ func (c UnpauseCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, reply)
 	}
 	p := &reply.Pause
+	if reply.Already {
+		return a.Say(a.Stderr, "%s is not paused: its pause has ended, or there was none; see: %s", p.Flags(), a.Prompt.Command("pause ls"))
+	}
 	return output.Fields(a.Stdout, "ended the pause of", output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason, output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since)
 }
 

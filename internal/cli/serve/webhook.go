@@ -100,8 +100,9 @@ func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, w webhook.Candidat
 	}
 	h := &checkpoint.Head
 	live, there := d.LiveRuns().Get(w.Run)
-	if now := schema.LiveOf(h); there != h.InLiveIndex() || there && !live.Same(&now) {
+	now := schema.LiveOf(h)
+	if there != h.InLiveIndex() || there && !live.Same(&now) {
 		return nil, errBehind
 	}
-	return standstill.Of(h, h.Quarantined(c.MaxClaims), len(schema.PausesOf(d.LiveRuns().Pauses(), h.Run, h.Agent, h.ModelTier, h.Labels)) > 0, nil), nil
+	return standstill.Of(h, h.Quarantined(c.MaxClaims), len(schema.PausesOf(d.LiveRuns().Pauses(), &now)) > 0, nil), nil
 }

@@ -157,13 +157,15 @@ func (s *Inspector) pause(ctx context.Context, r *http.Request) (next, said stri
 		return "", "", err
 	}
 	what := (&pausing{reply.Pause}).What()
-	switch {
+	switch doubt := reply.Doubt(); {
+	case request.End && reply.Already:
+		return "/", "Not paused: " + what + ".", nil
 	case request.End:
 		return "/", fmt.Sprintf("Ended the pause of %s, as %s. They are claimed one after the other.", what, s.By), nil
+	case doubt != "":
+		return "/", fmt.Sprintf("Paused %s. %s", what, doubt), nil
 	case reply.Already:
 		return "/", fmt.Sprintf("Paused already by %s: %s.", reply.Pause.By, what), nil
-	case reply.Going > 0:
-		return "/", fmt.Sprintf("Paused %s, as %s. %s may still begin something: the daemon keeps trying.", what, s.By, plural(reply.Going, "run")), nil
 	}
 	return "/", fmt.Sprintf("Paused %s, as %s: %s.", what, s.By, plural(reply.Runs, "run")), nil
 }
