@@ -167,7 +167,7 @@ type RunSpec struct {
 }
 
 // Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] if the id is
-// taken, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] it returns no handle: resume the run,
+// taken, [ErrPaused] if a pause selects the run, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] it returns no handle: resume the run,
 // or start it under another id.
 func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	spec, err := f.named(spec)
@@ -177,9 +177,28 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
+	if err := f.startPaused(ctx, &spec); err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
+	}
 	_, done := f.hand.begin(spec.ID)
 	defer done()
 	return f.begin(ctx, f.shardOf(spec.ID), spec)
+}
+
+// startPaused returns [ErrPaused] if a pause selects a new run that is to begin at once.
+func (f *Fleet) startPaused(ctx context.Context, spec *RunSpec) error {
+	settings, err := f.settings.Load(), error(nil)
+	live := schema.Live{Run: spec.ID, Agent: spec.Agent, ModelTier: spec.ModelTier, Labels: spec.Labels}
+	if spec.submitted || len(schema.PausesOf(settings.Pauses, &live)) == 0 {
+		return nil
+	}
+	if settings, err = f.leaderSettings(ctx); err != nil { // the end of the pause may not have been heard
+		return err
+	}
+	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
+		return fmt.Errorf("%w since %s: %s; submit it, or end the pause: waymark unpause %s", ErrPaused, pauses[0].Since, pauses[0].Reason, pauses[0].Flags())
+	}
+	return nil
 }
 
 // named validates the names in a spec, and fills in the agent.

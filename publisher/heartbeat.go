@@ -163,11 +163,11 @@ func (f *Fleet) pace() time.Duration {
 	return f.settings.Load().Heartbeat()
 }
 
-// changed reads the fleet's settings again: the heartbeat interval follows the silence timeout. The subscription calls
-// it for one announcement after the other.
+// changed reads the fleet's settings again, with the pauses; the heartbeat interval follows the silence timeout. The
+// subscription calls it for one announcement after the other.
 func (f *Fleet) changed(*nats.Msg) {
 	f.mu.Lock()
-	if f.stopped || f.cfg.Heartbeat != 0 {
+	if f.stopped {
 		f.mu.Unlock()
 		return
 	}

@@ -263,6 +263,30 @@ func TestPause_AtEachBoundary_RunGoesOnAfterwards(t *testing.T) {
 	}
 }
 
+// Executors that have read the pause start nothing; a run for another executor is taken, and waits.
+func TestPause_Start_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	nc, f := w.Conn(), w.Fleet("exec", nil)
+	start := func(run, agent string) error {
+		_, err := f.Start(t.Context(), publisher.RunSpec{ID: run, Agent: agent})
+		return err
+	}
+	require.NoError(t, start("r0", "coder"))
+	askPause(t, nc, schema.PauseRequest{Scope: schema.Scope{Agent: "coder"}, Reason: "it bills twice"})
+	n := 0
+	require.Eventually(t, func() bool {
+		n++
+		return errors.Is(start(fmt.Sprint("r", n), "coder"), publisher.ErrPaused)
+	}, patience, 10*time.Millisecond)
+	require.ErrorContains(t, start("other", "coder"), "it bills twice; submit it, or end the pause: waymark unpause --agent coder")
+	require.NoError(t, start("tests", "tester"))
+	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: "later", Agent: "coder", Task: "work"})
+	require.NoError(t, err)
+	askPause(t, nc, schema.PauseRequest{Scope: schema.Scope{Agent: "coder"}, End: true})
+	require.NoError(t, start("other", "coder"))
+}
+
 // answerQ answers the question of the agent, if it is open.
 func answerQ(tb testing.TB, f *publisher.Fleet, run string) error {
 	tb.Helper()
