@@ -12,7 +12,7 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
 CHECK_FULL := dist-short deploycheck agents uicheck bench-short cross fuzz chaos-check long
-NIGHTLY := vulncheck deploycheck agents uicheck cross fuzz chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
+NIGHTLY := vulncheck deploycheck agents uicheck cross fuzz chaos-check race-all bench-race day chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
@@ -126,6 +126,9 @@ chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 S
 chaos-power: ## cut the power of all servers, under load and at aimed moments (CUTS=50 SERVERS=1; as root, on Linux)
 	@[ "$$(id -u)" = 0 ] || $(call NOT_TESTED,it mounts disks: run it as root); \
 	$(CHAOS) WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_CUTS=$(or $(CUTS),1) go test -count=1 -timeout 0 -v -run PowerCut ./internal/harness/nemesis
+day: ## live through a day in ten minutes: provider limits, a deploy, pauses, kills; report in .bin/day
+	mkdir -p $(BIN)/day
+	WAYMARK_DAY=1 WAYMARK_DAY_REPORT=$(BIN)/day/report.md go test -count=1 -timeout 1h -v ./internal/harness/day
 soak: ## do the same work for hours: memory, files, goroutines and the store stay as they are (DURATION=8h SERVERS=3 FAULTS=none)
 	$(CHAOS) WAYMARK_SOAK=$(or $(DURATION),1h) WAYMARK_SOAK_FAULTS=$(or $(FAULTS),mild) go test -count=1 -timeout 0 -v -run TestSoak_ ./internal/harness/nemesis
 skew: ## run daemons and executors of two versions on one fleet, and kill them (OLDER=COMMIT; 2 minutes)
