@@ -103,6 +103,9 @@ func Silent(list []kvstore.Inspected, address string) []Finding {
 	return []Finding{Find("jetstream", Failed, jetStreamDo, "JetStream does not answer at %s: %s", address, list[0].Err)}
 }
 
+// smallLag is how many messages a replica may be behind while they are written: the slowest is behind at each look.
+const smallLag = 100
+
 // Streams finds servers that are down or behind, each with the number of its streams, and then streams that are missing
 // or have no leader.
 func Streams(list []kvstore.Inspected) (found []Finding) {
@@ -141,7 +144,7 @@ func Streams(list []kvstore.Inspected) (found []Finding) {
 				if on.down++; on.seen == 0 || r.Active > 0 && r.Active < on.seen {
 					on.seen = r.Active
 				}
-			case led && !r.Current: // without a leader, none is current
+			case led && !r.Current && (r.Lag > smallLag || r.Lag == 0): // without a leader, none is current
 				on.behind, on.lag = on.behind+1, max(on.lag, r.Lag)
 			}
 		}
