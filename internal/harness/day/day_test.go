@@ -80,7 +80,7 @@ func (d *day) report(verdicts []verdict, lives []*life, lived time.Duration) str
 	say("\nUntil the first turn, by tenant: %s.\n", strings.Join(shares(lives), "; "))
 	say("## Minutes\n")
 	say("Numbers are the largest of the minute. Alerts are those of deploy/prometheus/alerts.yaml, without their waiting time.\n")
-	say("| minute | done to the fleet | stuck | inbox, webhook | doctor | alerts, metrics |\n|---|---|---|---|---|---|")
+	say("| minute | done to the fleet | must be named as | stuck | inbox, webhook | doctor | alerts, metrics |\n|---|---|---|---|---|---|---|")
 	for i := range d.rows {
 		r := &d.rows[i]
 		done := r.what
@@ -94,7 +94,7 @@ func (d *day) report(verdicts []verdict, lives []*life, lived time.Duration) str
 			}
 			return strings.ReplaceAll(strings.Join(list, "<br>"), "|", "/")
 		}
-		say("| %d (%s) | %s | %s | %s | %s | %s |", i+1, r.begun.Format("15:04:05"), done,
+		say("| %d (%s) | %s | %s | %s | %s | %s | %s |", i+1, r.begun.Format("15:04:05"), done, strings.Join(r.sees, "<br>"),
 			cell("stuck: "), cell("inbox: ", "webhook: ", "plan: "), cell("doctor: ", "pause: ", "no answer: "), cell("alert: ", "metric: waymark_runs_", "claimable: "))
 	}
 	for _, v := range verdicts {

@@ -193,8 +193,8 @@ func (w *worker) model(ctx context.Context, request publisher.ModelRequest) (pub
 	switch {
 	case err != nil:
 		return publisher.Answer{}, err
-	case status != http.StatusOK && w.Early:
-		return publisher.Answer{}, fmt.Errorf("%d: the time is not read", status)
+	case status == http.StatusTooManyRequests && w.Early:
+		return publisher.Answer{}, errors.New(wire.Error(status, header, text).Error())
 	case status != http.StatusOK:
 		return publisher.Answer{}, wire.Error(status, header, text)
 	}

@@ -58,7 +58,7 @@ func (v view) lines(kind string) (list []string) {
 // What a text about one run has of its own.
 var (
 	clock  = regexp.MustCompile(` until (\d{4}-\d\d-\d\d )?\d\d:\d\d UTC`)
-	number = regexp.MustCompile(`\b(writer|clerk|buyer|digger)-[a-z0-9-]+|\b\d+(\.\d+)?(s|ms|m)\b|\bturn \d+, call [a-z0-9-]+`)
+	number = regexp.MustCompile(`\b(writer|clerk|buyer|digger|child)-[a-z0-9-]+|\b\d+(\.\d+)?(s|ms|m)\b|\b\d+ (run|stream|message)s?\b|\bwaymark-[A-Z0-9]+|\bturn \d+, call [a-z0-9-]+`)
 )
 
 // reason is an entry of runs ls --stuck and of the inbox, as JSON.
@@ -74,7 +74,7 @@ type reason struct {
 // line is a reason without what is of one run.
 func (r *reason) line() string {
 	why := number.ReplaceAllString(clock.ReplaceAllString(r.Why, ""), "…")
-	why, _, _ = strings.Cut(why, ", resets")
+	why, _, _ = strings.Cut(why, ": What was the outcome")
 	return fmt.Sprintf("%s: %s", r.Kind, why)
 }
 
