@@ -50,8 +50,6 @@ type change struct {
 	// stateful: the request names the state of the run that it changes, so a second try has no second effect although
 	// its name is forgotten. Any other request has its effect once, by its name.
 	stateful bool
-	// again: the decision is made again soon, so it needs no proven read, and the event is not read back.
-	again bool
 	// frequent: a run may have many of these, which leave [schema.ReservedRequests] to others.
 	frequent bool
 	// same, by [repeatOf], refuses a request that differs from the one of the event that has its name. refusal is that of
@@ -94,12 +92,8 @@ type controlWriter struct {
 // came first. A repeat of the request finds the event by once.
 func (w *controlWriter) write(ctx context.Context, run string, c change) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
-	read := w.routing.proven
-	if c.again {
-		read = w.routing.find
-	}
 	for {
-		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return read(ctx, run, reader.Head) })
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
 		if err != nil {
 			return nil, err
 		}
@@ -151,15 +145,13 @@ func (w *controlWriter) write(ctx context.Context, run string, c change) (*schem
 			return nil, err
 		}
 		at, err := control.Publish(ctx, w.js, r.Source.Store, e, r.LogLast)
-		switch {
-		case errors.Is(err, control.ErrRefused):
+		if errors.Is(err, control.ErrRefused) {
 			w.stats.Refused.Add(1)
 			tried, after = e.ID, r.LogLast
 			continue // decide again on the new state
-		case err != nil:
+		}
+		if err != nil {
 			return nil, err
-		case c.again:
-			return &schema.ControlReply{EventID: e.ID, Stream: at, By: c.who.by}, nil
 		}
 		if ok, err := w.advance(ctx, r, e, at); err != nil {
 			return nil, err

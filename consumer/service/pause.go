@@ -187,7 +187,7 @@ func (s *Service) stopRuns(ctx context.Context, shard int) {
 				defer busy.Delete(run)
 				within, cancel := context.WithTimeout(ctx, claimPatience)
 				defer cancel()
-				if _, err := s.writer.write(within, run, change{decide: stop(s.liveRuns.Pauses()), again: true}); err != nil && ctx.Err() == nil {
+				if _, err := s.writer.write(within, run, change{decide: stop(s.liveRuns.Pauses())}); err != nil && ctx.Err() == nil {
 					log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
 					_ = pause.For(ctx, stopAgain) // it ends with ctx, too
 				}
