@@ -259,3 +259,16 @@ func TestResumed_ByPerson_ForgetsTheErrorBefore(t *testing.T) {
 	}, r.head.Epoch+1)))
 	require.Nil(t, r.head.LastError)
 }
+
+func TestLastError_AnswerCame_IsForgotten(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(&schema.ErrorRaisedData{Error: schema.Error{Type: "error", Message: "429"}, Scope: "turn"}, 0))
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "retry.1.1", Reason: schema.WaitTimer, ExpiresAt: "2126-01-01T00:00:00Z"}, 0))
+	require.Equal(t, "429", r.head.LastError.Message, "the next try may fail, too")
+	mustApply(t, r.write(answerOf(1), 1))
+	require.Nil(t, r.head.LastError)
+	mustApply(t, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed), Error: &schema.Error{Type: "error", Message: "500"}}, 0))
+	require.Equal(t, "500", r.head.LastError.Message)
+}

@@ -14,6 +14,10 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	v := h.applyKnown(e, p, data)
 	if _, end := data.(*TurnEndedData); progress && v.Kind == Applied && (v.Over || !end) {
 		h.Stalled = 0
+		switch data.(type) {
+		case *TurnAnsweredData, *PhaseCompletedData:
+			h.LastError = nil // the next try was successful
+		}
 	}
 	return v
 }

@@ -321,7 +321,7 @@ type Head struct {
 	// Paused: a pause selected the run in this epoch, and no turn, call or phase may begin.
 	Paused bool `json:"paused,omitzero"`
 
-	// LastError is the latest error since a person had the run tried again.
+	// LastError is the latest error since the last answer or completed phase, and since a person had the run tried again.
 	LastError *Error `json:"last_error,omitzero"`
 	Counts    Counts `json:"counts"`
 	Usage     Usage  `json:"usage,omitzero"`
