@@ -70,7 +70,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 	id := rand.Text()
 	reply, err := askFleet[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 		Executor: f.cfg.Executor, Instance: f.instance, RequestID: id, Agents: spec.Agents, Labels: spec.Labels,
-		Room: max(room, 0), WithoutKeys: f.lacked.recent(),
+		Build: f.versions.build, Room: max(room, 0), WithoutKeys: f.lacked.recent(),
 	})
 	if err != nil {
 		return nil, err

@@ -157,9 +157,7 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if spec.Grace < 0 {
 		return nil, configError("Grace", spec.Grace, "use a duration above 0")
 	}
-	if f.secrets == nil { // names of tools are content
-		f.versions.add(spec.Loops)
-	}
+	f.versions.add(spec.Loops, f.secrets == nil) // names of tools are content
 	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{})}
 	e.working, e.shut = context.WithCancelCause(context.Background())
 	e.finishing, e.giveUp = context.WithCancel(context.Background())

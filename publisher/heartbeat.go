@@ -293,7 +293,7 @@ func (p *presence) heartbeat(leaving bool) bool {
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
-		Held: p.hand.held(), Agents: agents, Versions: p.versions.all(agents), Beat: count, Overdue: overdue, OverdueMore: more,
+		Held: p.hand.held(), Agents: agents, Build: p.versions.build, Versions: p.versions.all(agents), Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if err == nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

@@ -88,6 +88,9 @@ type Loop struct {
 	Tools []Tool
 	// System is the first message of the conversation, with the role system. A run keeps the one that it started with.
 	System string
+	// Drift is the rule for another version of the agent: [schema.DriftAccept] (the default), [schema.DriftSameBuild] or
+	// [schema.DriftAsk].
+	Drift schema.DriftRule
 	// Complete names the tool with which the model ends the run. Its result is the output of the run. A model that
 	// answers without a call is reminded to call it, at most three times in a row; then the run fails. Empty means that
 	// an answer without a call ends the run.
@@ -151,6 +154,9 @@ func (l *Loop) prepare() error {
 	if l.Compact != nil && l.Window == 0 {
 		return configError("Loop.Window", 0, "set the size of the model's context: it decides when Compact is called")
 	}
+	if !slices.Contains([]schema.DriftRule{"", schema.DriftAccept, schema.DriftSameBuild, schema.DriftAsk}, l.Drift) {
+		return configError("Loop.Drift", l.Drift, "use accept, same-build or ask")
+	}
 	for field, value := range map[string]int64{
 		"MaxTurns": int64(l.MaxTurns), "MaxTokens": l.MaxTokens, "MaxTime": int64(l.MaxTime), "Window": l.Window,
 		"ModelTimeout": int64(l.ModelTimeout), "ToolTimeout": int64(l.ToolTimeout),
@@ -179,6 +185,9 @@ func (l Loop) Work(ctx context.Context, run *Run) error {
 		return err
 	}
 	if err := run.Sync(ctx); err != nil { // read settlements and answers before any work
+		return err
+	}
+	if err := run.mayDrift(ctx); err != nil {
 		return err
 	}
 	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools))}

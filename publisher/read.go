@@ -304,6 +304,7 @@ func (r *Reader) PlanOf(ctx context.Context, s *schema.State) (*schema.Plan, err
 		return &plan, fmt.Errorf("versions of the living executors: %w", err)
 	}
 	plan.Compare(s, executors.Versions)
+	plan.MoreVersions = executors.MoreVersions
 	return &plan, nil
 }
 

@@ -1,9 +1,13 @@
 package publisher
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -77,6 +81,36 @@ func (t *Tool) version() schema.ToolVersion {
 	return v
 }
 
+// mayDrift asks a person before the run goes on under another version of its agent, if a rule says so.
+func (r *Run) mayDrift(ctx context.Context) error {
+	var id, text, build string
+	var asks bool
+	r.ledger.do(func(l *ledger) {
+		is := l.version(l.fold.head.Agent)
+		var changes []string
+		var since int32
+		if changes, since, asks = l.fold.state.Drift(is); !asks {
+			return
+		}
+		was, _ := l.fold.state.Version()
+		both, _ := json.Marshal([]*schema.Version{was, is}) //nolint:errchkjson // texts only
+		id, build = l.fold.head.DerivedID(schema.DriftApproval, digest(both)), is.Build
+		text = clipped((&schema.PlanVersion{Build: build, Since: since}).Text()+": "+strings.Join(changes, "; ")+".", maxShownProblem)
+	})
+	if !asks {
+		return nil
+	}
+	input, err := r.ask(ctx, schema.RunWaitingData{InterruptID: id, Reason: schema.WaitHumanInput, Message: text, ResponseSchema: []byte(approvalSchema)}, true)
+	if err != nil && !errors.Is(err, ErrInputCancelled) && !errors.Is(err, ErrInputExpired) {
+		return fmt.Errorf("approval of build %s for run %s: %w", build, r.id, err)
+	}
+	if decision, reason := approvalOf(&input); decision != schema.DecisionAllow {
+		return fmt.Errorf("run %s: %w: build %s was not allowed by %s: %s; serve the build before it, deploy another, or cancel the run", r.id, ErrDiverged,
+			build, cmp.Or(input.Claimed, input.By, "an unnamed person"), cmp.Or(reason, "no reason was given"))
+	}
+	return nil
+}
+
 func digest(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
@@ -89,14 +123,16 @@ type agentVersions struct {
 	build string
 }
 
-// add remembers the loops of an executor.
-func (a *agentVersions) add(loops map[string]Loop) {
+// add remembers the loops of an executor. plain: their content may be said.
+func (a *agentVersions) add(loops map[string]Loop, plain bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for agent := range loops {
-		loop := loops[agent]
-		v := loop.version()
-		v.Build = a.build
+		loop, v := loops[agent], schema.Version{}
+		if plain {
+			v = loop.version()
+		}
+		v.Build, v.Rule = a.build, loop.Drift
 		a.loops[agent] = v
 	}
 }

@@ -33,13 +33,13 @@ func TestAgentVersions_Large_AreDigests(t *testing.T) {
 		tools = append(tools, Tool{Name: fmt.Sprint(i), Parameters: []byte(`{"properties":{` + strings.Join(properties, ",") + `}}`)})
 	}
 	a := agentVersions{loops: make(map[string]schema.Version), build: "v1"}
-	a.add(map[string]Loop{"large": {Tools: tools}, "small": {Tools: tools[:1]}})
+	a.add(map[string]Loop{"large": {Tools: tools}, "small": {Tools: tools[:1]}}, true)
 	require.Empty(t, a.of("large").Tools)
 	require.NotEmpty(t, a.of("large").ToolsDigest)
 	require.Len(t, a.of("small").Tools, 1)
 	require.Len(t, a.all([]string{"large", "small", schema.AnyAgent}), 2)
 	tools[0].Version = "2"
 	b := agentVersions{loops: make(map[string]schema.Version), build: "v1"}
-	b.add(map[string]Loop{"large": {Tools: tools}})
+	b.add(map[string]Loop{"large": {Tools: tools}}, true)
 	require.Equal(t, []string{"the tools changed: they are too many to compare"}, schema.Drift(a.of("large"), b.of("large")))
 }

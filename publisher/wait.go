@@ -152,10 +152,10 @@ func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInp
 
 // awaitInput is AwaitInput without the checks, and loads the answer from the blob store.
 func (r *Run) awaitInput(ctx context.Context, id string) (input schema.RunInputData, err error) {
-	timer := slices.ContainsFunc(r.Head().Interrupts, func(o schema.OpenInterrupt) bool {
-		return o.InterruptID == id && o.Reason == schema.WaitTimer
+	long := slices.ContainsFunc(r.Head().Interrupts, func(o schema.OpenInterrupt) bool {
+		return o.InterruptID == id && (o.Reason == schema.WaitTimer || o.OfVersion())
 	})
-	err = r.await(ctx, "the answer to "+id, r.detached(timer), func(fold *localFold) (bool, error) {
+	err = r.await(ctx, "the answer to "+id, r.detached(long), func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
 		if state == inputUnknown {
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
@@ -234,10 +234,10 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	return err
 }
 
-// detached reports whether the executor of the run releases it when it waits: for a timer always.
-func (r *Run) detached(timer bool) bool {
+// detached reports whether the executor of the run releases it when it waits: for a timer or a version always.
+func (r *Run) detached(long bool) bool {
 	driver := r.driver.Load()
-	return driver != nil && (timer || driver.executor.spec.WaitDetached)
+	return driver != nil && (long || driver.executor.spec.WaitDetached)
 }
 
 // mayWait refuses to release the run from inside a tool that cannot run again.

@@ -37,6 +37,8 @@ type ExecutorsReply struct {
 	Unsaid   int            `json:"unsaid,omitzero"`
 	// Versions are the different versions of the agent VersionsOf at living executors, at most [MaxVersions].
 	Versions []Version `json:"versions,omitzero"`
+	// MoreVersions counts the living executors with yet other ones.
+	MoreVersions int `json:"more_versions,omitzero"`
 }
 
 // ExecutorState is one process of an executor.

@@ -52,6 +52,8 @@ type Heartbeat struct {
 	// Agents whose runs the executor claims, at most [MaxClaimed]; [AnyAgent] stands for all. Absent if it has claimed
 	// none yet, or does not say.
 	Agents []string `json:"agents,omitzero"`
+	// Build of the executor; empty if unknown.
+	Build string `json:"build,omitzero"`
 	// Versions of agents at the executor, by agent: as many as fit in [MaxVersionsBytes].
 	Versions map[string]Version `json:"versions,omitzero"`
 	// Overdue are model requests and tool calls that exceed their limit, the oldest first. At most [MaxOverdue];
@@ -143,6 +145,8 @@ type ClaimRequest struct {
 	// WithoutKeys are the ids of keys that the executor lacks, at most [MaxWithoutKeys]: it gets no run with content
 	// under them.
 	WithoutKeys []string `json:"without_keys,omitzero" check:"max=64"`
+	// Build of the executor; see [Live.Build].
+	Build string `json:"build,omitzero" check:"max=128,text"`
 	// Room is how many runs the executor would take now, this one included; 0 if unknown.
 	Room int `json:"room,omitzero"`
 }
@@ -296,6 +300,8 @@ type Live struct {
 	Epoch      Epoch      `json:"epoch"`
 	// RequestID of the takeover that opened the epoch: it lets a repeated claim find the run of the first try.
 	RequestID string `json:"request_id,omitzero"`
+	// Build as in [Head].
+	Build string `json:"build,omitzero"`
 	// KeyIDs and Stalled as in [Head].
 	KeyIDs  []string `json:"key_ids,omitzero"`
 	Stalled int      `json:"claims_without_progress,omitzero"`
@@ -403,7 +409,7 @@ func quarantined(status Status, stalled, maxClaims int) bool {
 func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
-		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
+		ModelTier: h.ModelTier, Build: h.Build, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
 		KeyIDs: slices.Clone(h.KeyIDs), Attended: h.Unattended == "" && !h.Status.Claimable() && h.HasWork(), Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
 		Gapped: !h.Complete(), Since: h.UpdatedAt,
 	}
@@ -425,7 +431,7 @@ func LiveOf(h *Head) Live {
 
 // Same reports whether two entries are equal except for Since.
 func (l *Live) Same(o *Live) bool {
-	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
+	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Build == o.Build && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.Driven == o.Driven && l.ExpiresAt == o.ExpiresAt && l.Timer == o.Timer &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)

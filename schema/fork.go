@@ -120,7 +120,7 @@ func (h *Head) goOnFrom(b *Base, now string) {
 	n, o := &h.Counts, &was.Counts
 	n.Turns, n.Messages, n.ToolCalls, n.ToolResults, n.ToolFailures = o.Turns, o.Messages, o.ToolCalls, o.ToolResults, o.ToolFailures
 	n.Settled, n.Artifacts, n.Compactions = o.Settled, o.Artifacts, o.Compactions
-	h.Status = h.active()
+	h.Status, h.Build = h.active(), was.Build
 }
 
 // doubtful reports whether an open call is in doubt in a fork and after a rewind. A call belongs to the timeline that

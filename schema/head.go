@@ -158,10 +158,16 @@ func (o *OpenInterrupt) CallKey() CallKey {
 // PhaseApproval is the prefix of the interrupt ids under which the SDK asks a person to approve a phase.
 const PhaseApproval = "approval.phase."
 
-// Approval reports whether the answer is a decision, allow or deny: about a tool call, or about a phase.
+// DriftApproval is the prefix of the interrupt ids under which the SDK asks a person to approve another version.
+const DriftApproval = "approval.version."
+
+// Approval reports whether the answer is a decision, allow or deny: about a tool call, a phase or a version.
 func (o *OpenInterrupt) Approval() bool {
-	return o.Reason == WaitToolApproval || o.Reason == WaitHumanInput && strings.HasPrefix(o.InterruptID, PhaseApproval)
+	return o.Reason == WaitToolApproval || o.Reason == WaitHumanInput && (strings.HasPrefix(o.InterruptID, PhaseApproval) || o.OfVersion())
 }
+
+// OfVersion reports whether the answer is a decision about another version of the agent.
+func (o *OpenInterrupt) OfVersion() bool { return strings.HasPrefix(o.InterruptID, DriftApproval) }
 
 // NeedsPerson reports whether only a person can end the wait.
 func (o *OpenInterrupt) NeedsPerson() bool {
@@ -255,10 +261,12 @@ type Head struct {
 	// Instance of the executor, if known; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
 	// ModelTier is the class of models that the run began with.
-	ModelTier string  `json:"model_tier,omitzero"`
-	Task      string  `json:"task,omitzero"`
-	ThreadID  string  `json:"thread_id,omitzero"`
-	Parent    *Parent `json:"parent,omitzero"`
+	ModelTier string `json:"model_tier,omitzero"`
+	// Build is that of the executors that go on with the run first, by its [DriftRule]; empty for none.
+	Build    string  `json:"build,omitzero" check:"max=128,text"`
+	Task     string  `json:"task,omitzero"`
+	ThreadID string  `json:"thread_id,omitzero"`
+	Parent   *Parent `json:"parent,omitzero"`
 	// ResumedFrom names the run that this one continues.
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out.

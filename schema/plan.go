@@ -85,6 +85,8 @@ type Plan struct {
 	// Versions of living executors that claim runs of the agent, if they are other ones than the run's; see
 	// [Plan.Compare].
 	Versions []PlanVersion `json:"versions,omitzero"`
+	// MoreVersions counts the executors with versions beyond [MaxVersions].
+	MoreVersions int `json:"more_versions,omitzero"`
 }
 
 // PlanVersion is a version under which the run would go on.
@@ -94,6 +96,10 @@ type PlanVersion struct {
 	// words; see [Drift].
 	Since   int32    `json:"since"`
 	Changes []string `json:"changes"`
+	// After is the build that goes on with the run instead while one of its executors lives, and Asks says that a person
+	// must allow this version; see [DriftRule].
+	After string `json:"after,omitzero"`
+	Asks  bool   `json:"asks,omitzero"`
 }
 
 // Text is the line above the changes.
@@ -102,15 +108,25 @@ func (v *PlanVersion) Text() string {
 	if v.Since > 0 {
 		at = fmt.Sprintf("turn %d", v.Since)
 	}
-	return fmt.Sprintf("Executors with build %s would go on with other code than that of %s", cmp.Or(v.Build, "unknown"), at)
+	text := fmt.Sprintf("Executors with build %s would go on with other code than that of %s", cmp.Or(v.Build, "unknown"), at)
+	if v.After != "" {
+		text += ", once no executor with build " + v.After + " is alive"
+	}
+	if v.Asks {
+		text += ", if a person allows it"
+	}
+	return text
 }
 
 // Compare adds those versions of the run's agent to the plan that differ from the recorded one.
 func (p *Plan) Compare(s *State, versions []Version) {
-	recorded, since := s.Version()
 	for i := range versions {
-		if changes := Drift(recorded, &versions[i]); len(changes) > 0 {
-			p.Versions = append(p.Versions, PlanVersion{Build: versions[i].Build, Since: since, Changes: changes})
+		if changes, since, asks := s.Drift(&versions[i]); len(changes) > 0 {
+			v := PlanVersion{Build: versions[i].Build, Since: since, Changes: changes, Asks: asks}
+			if v.Build != s.Head.Build {
+				v.After = s.Head.Build
+			}
+			p.Versions = append(p.Versions, v)
 		}
 	}
 }

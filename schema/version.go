@@ -17,8 +17,21 @@ const (
 	MaxVersionBytes = 8 << 10
 )
 
+// DriftRule says under which other versions of its agent a run goes on. The recorded version has it, so a run keeps its
+// rule until it goes on under another version.
+type DriftRule string
+
+// Rules for drift.
+const (
+	// DriftAccept: under any version.
+	DriftAccept DriftRule = "accept"
+	// DriftSameBuild: claims leave the run to executors of its build, until none of them is alive.
+	DriftSameBuild DriftRule = "same-build"
+	// DriftAsk is DriftSameBuild, and a person must allow another version with other tools or another prompt.
+	DriftAsk DriftRule = "ask"
+)
+
 // Version describes the code that an executor has for an agent, so that two of them can be compared: see [Drift].
-// Nothing is chosen by it.
 type Version struct {
 	// Build is the version of the program, and its revision: v1.4.0 3f2a91bcd4e5. Empty if the program does not say.
 	Build string `json:"build,omitzero" check:"max=128,text"`
@@ -28,6 +41,8 @@ type Version struct {
 	// [MaxVersionTools], or with more bytes of them than [MaxVersionBytes], has a digest of them in ToolsDigest instead.
 	Tools       []ToolVersion `json:"tools,omitzero" check:"max=64"`
 	ToolsDigest string        `json:"tools_digest,omitzero" check:"max=16,text"`
+	// Rule for other versions; empty means [DriftAccept].
+	Rule DriftRule `json:"rule,omitzero" check:"oneof=accept|same-build|ask"`
 }
 
 // ToolVersion describes a tool as a model sees it, and what becomes of its calls after a crash.
@@ -133,6 +148,38 @@ func number(n int, one, more string) string {
 		return one
 	}
 	return more
+}
+
+// Drift is [Drift] from the recorded version, with the calls that it makes impossible, and the turn that recorded it. asks
+// means that a person must allow the newer version: only the build differs otherwise.
+func (s *State) Drift(newer *Version) (changes []string, since int32, asks bool) {
+	recorded, since := s.Version()
+	changes = Drift(recorded, newer)
+	if len(changes) == 0 {
+		return nil, since, false
+	}
+	for i := range changes {
+		tool, gone := strings.CutSuffix(changes[i], " is gone")
+		n := 0
+		for j := range s.Head.OpenCalls {
+			if c := &s.Head.OpenCalls[j]; gone && tool == "tool "+c.Name && c.State.Requested() {
+				n++
+			}
+		}
+		if n > 0 {
+			changes[i] += fmt.Sprintf(": %d requested %s cannot be made", n, number(n, "call", "calls"))
+		}
+	}
+	saysTools := recorded.saysTools() && newer.saysTools()
+	return changes, since, (recorded.Rule == DriftAsk || newer.Rule == DriftAsk) && (!saysTools || len(recorded.toolChanges(newer)) > 0)
+}
+
+// first is the build that goes on with the run first, by the rule of the version.
+func (v *Version) first() string {
+	if v.Rule == DriftSameBuild || v.Rule == DriftAsk {
+		return v.Build
+	}
+	return ""
 }
 
 // Version returns the latest version of the agent that the run has recorded, and the turn that recorded it: 0 for the

@@ -62,3 +62,60 @@ func TestDrift_EachChange_IsNamed(t *testing.T) {
 		})
 	}
 }
+
+func TestStateDrift_Rule_SaysWhenAPersonIsAsked(t *testing.T) {
+	t.Parallel()
+	version := func(build string, rule schema.DriftRule, tools ...string) *schema.Version {
+		v := &schema.Version{Build: build, Rule: rule, Tools: []schema.ToolVersion{}}
+		for _, name := range tools {
+			v.Tools = append(v.Tools, schema.ToolVersion{Name: name})
+		}
+		return v
+	}
+	for name, test := range map[string]struct {
+		recorded, newer *schema.Version
+		asks            bool
+	}{
+		"nothing known":         {nil, version("v2", schema.DriftAsk), false},
+		"the same":              {version("v1", schema.DriftAsk, "pay"), version("v1", schema.DriftAsk, "pay"), false},
+		"only another build":    {version("v1", schema.DriftAsk, "pay"), version("v2", schema.DriftAsk, "pay"), false},
+		"by the recorded rule":  {version("v1", schema.DriftAsk, "pay"), version("v2", "", "send"), true},
+		"by the new rule":       {version("v1", schema.DriftAccept, "pay"), version("v2", schema.DriftAsk, "send"), true},
+		"by no rule":            {version("v1", schema.DriftSameBuild, "pay"), version("v2", schema.DriftAccept, "send"), false},
+		"tools that are unsaid": {version("v1", schema.DriftAsk, "pay"), &schema.Version{Build: "v2"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTestRun(t)
+			r.start()
+			mustApply(t, r.write(&schema.TurnStartedData{Turn: 1, Version: test.recorded}, 1))
+			mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "pay"}, schema.RequestedCall{ToolCallID: "b", Name: "pay"}), 1))
+			changes, since, asks := r.state.Drift(test.newer)
+			require.Equal(t, test.asks, asks)
+			if asks && test.newer.Tools != nil {
+				require.Equal(t, "tool pay is gone: 2 requested calls cannot be made", changes[0])
+				require.EqualValues(t, 1, since)
+			}
+		})
+	}
+}
+
+// The build that comes first is that of the record: a turn changes it, and a rewind takes that back.
+func TestHead_Build_IsThatOfTheRecordedVersion(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	require.Empty(t, r.head.Build)
+	for i, v := range []schema.Version{{Build: "v1", Rule: schema.DriftAsk}, {Build: "v2", Rule: schema.DriftSameBuild}, {Build: "v3"}} {
+		turn := int32(i + 1) //nolint:gosec // small
+		mustApply(t, r.write(&schema.TurnStartedData{Turn: turn, Version: &v}, turn))
+		require.Equal(t, []string{"v1", "v2", ""}[i], r.head.Build)
+		live := schema.LiveOf(&r.head)
+		require.Equal(t, r.head.Build, live.Build)
+		other := live
+		other.Build = "v9"
+		require.False(t, live.Same(&other))
+		mustApply(t, r.write(answerOf(turn), turn))
+		require.Equal(t, live.Build, r.head.Build)
+	}
+}

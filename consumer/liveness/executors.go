@@ -3,6 +3,7 @@ package liveness
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -19,8 +20,12 @@ func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, req *schema.ExecutorsReq
 	for _, l := range lives {
 		v, ok := l.versions[req.VersionsOf]
 		same := func(o schema.Version) bool { return v.Equal(&o) }
-		if ok && l.alive(now, fleet) && len(reply.Versions) < schema.MaxVersions && !slices.ContainsFunc(reply.Versions, same) {
+		switch {
+		case !ok || !l.alive(now, fleet) || slices.ContainsFunc(reply.Versions, same):
+		case len(reply.Versions) < schema.MaxVersions:
 			reply.Versions = append(reply.Versions, v)
+		default:
+			reply.MoreVersions++
 		}
 	}
 	if heard {
@@ -78,6 +83,30 @@ func (h *Heartbeats) Fill(reply *schema.ExecutorsReply, req *schema.ExecutorsReq
 	}
 	slices.SortFunc(list, byUrgency)
 	reply.Executors, reply.More = list[:min(len(list), schema.MaxExecutors)], max(len(list)-schema.MaxExecutors, 0)
+}
+
+// Builds returns a function that reports whether an executor with a build is alive and claims runs of an agent. It looks
+// once. As long as a living executor may be unheard, each build counts as alive.
+func (h *Heartbeats) Builds(fleet time.Duration) func(agent, build string) bool {
+	type claims struct{ agent, build string }
+	look := sync.OnceValue(func() map[claims]bool {
+		steady, heard := h.Steady()
+		lives, now := h.all("")
+		if heard && now.Sub(steady) < fleet {
+			return nil
+		}
+		living := make(map[claims]bool)
+		for _, l := range lives {
+			for _, agent := range l.agents {
+				living[claims{agent, l.build}] = living[claims{agent, l.build}] || l.alive(now, fleet)
+			}
+		}
+		return living
+	})
+	return func(agent, build string) bool {
+		living := look()
+		return living == nil || living[claims{agent, build}] || living[claims{schema.AnyAgent, build}]
+	}
 }
 
 // byUrgency sorts executors by when their runs are orphaned, and those without runs by when they were seen, the latest first.

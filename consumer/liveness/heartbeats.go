@@ -92,6 +92,8 @@ type instanceLife struct {
 	leaving bool
 	// held are the runs that its last heartbeat listed; nil if it lists none.
 	held map[string]schema.Epoch
+	// build that its last heartbeat names.
+	build string
 	// agents whose runs it claims, by its last heartbeat; nil if it does not say.
 	agents []string
 	// versions of those agents. claims is the size of agents and versions, which counts towards maxHeld.
@@ -312,6 +314,9 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	if b.IntervalMS < 0 || b.IntervalMS > maxInterval.Milliseconds() {
 		return fmt.Errorf("%w: interval_ms is %d, use 1 to %d", errHeartbeat, b.IntervalMS, maxInterval.Milliseconds())
 	}
+	if len(b.Build) > schema.MaxBuild {
+		return fmt.Errorf("%w: its build has %d bytes, at most %d", errHeartbeat, len(b.Build), schema.MaxBuild)
+	}
 	if len(b.Held) > schema.MaxHeld {
 		return fmt.Errorf("%w: it lists %d runs, at most %d", errHeartbeat, len(b.Held), schema.MaxHeld)
 	}
@@ -338,7 +343,7 @@ func (h *Heartbeats) record(b *schema.Heartbeat) error {
 	}
 	l := h.touch(b.Executor, b.Instance)
 	l.interval = time.Duration(cmp.Or(b.IntervalMS, schema.DefaultHeartbeatMS)) * time.Millisecond
-	l.leaving, l.count = b.Leaving, b.Beat
+	l.leaving, l.count, l.build = b.Leaving, b.Beat, b.Build
 	return errors.Join(h.setHeld(l, b.Held), h.setAgents(l, b.Agents, b.Versions), h.setOverdue(l, b.Overdue))
 }
 

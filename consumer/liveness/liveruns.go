@@ -105,6 +105,10 @@ type Want struct {
 	Labels map[string]string
 	// WithoutKeys are keys that it lacks.
 	WithoutKeys []string
+	// Build of the executor, and Lives, which reports whether an executor with another one is alive and claims runs of an
+	// agent; nil means none is.
+	Build string
+	Lives func(agent, build string) bool
 	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means that of [NewLiveRuns].
 	MaxClaims int
 }
@@ -112,6 +116,9 @@ type Want struct {
 // Matches reports whether the executor can take a run.
 func (w *Want) Matches(l *schema.Live) bool {
 	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
+		return false
+	}
+	if l.Build != "" && l.Build != w.Build && w.Lives != nil && w.Lives(l.Agent, l.Build) {
 		return false
 	}
 	scope := schema.Scope{Labels: w.Labels}

@@ -46,12 +46,41 @@ func TestExecutors_VeryManyVersions_AnswerHasAFew(t *testing.T) {
 		require.NoError(t, w.versioned(t, fmt.Sprintf("executor-%d", i), map[string]schema.Version{"coder": {Build: fmt.Sprint("v", i), Prompt: strings.Repeat("p", 16)}}))
 	}
 	require.NoError(t, w.versioned(t, "executor-100", map[string]schema.Version{"coder": {Build: "v1", Prompt: strings.Repeat("p", 16)}}))
-	reply := func(agent string) []schema.Version {
-		var reply schema.ExecutorsReply
+	reply := func(agent string) (reply schema.ExecutorsReply) {
 		w.hb.Fill(&reply, &schema.ExecutorsRequest{VersionsOf: agent}, time.Minute)
-		return reply.Versions
+		return reply
 	}
-	require.Len(t, reply("coder"), schema.MaxVersions)
-	require.Empty(t, reply("writer"))
-	require.Empty(t, reply(""))
+	require.Len(t, reply("coder").Versions, schema.MaxVersions)
+	require.InDelta(t, 100-schema.MaxVersions, reply("coder").MoreVersions, 1, "two executors have the same")
+	require.Empty(t, reply("writer").Versions)
+	require.Zero(t, reply("").MoreVersions)
+}
+
+func TestHeartbeats_Builds_AreThoseOfLivingExecutors(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	beat := func(executor, build string, leaving bool, agents ...string) {
+		require.NoError(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: executor, Instance: "i1", Build: build, Agents: agents, Leaving: leaving})))
+	}
+	lives := func(agent, build string) bool { return w.hb.Builds(time.Minute)(agent, build) }
+	require.True(t, lives("coder", "v1"), "an executor of it may be unheard")
+	w.Clock.Forward(time.Minute)
+	require.False(t, lives("coder", "v1"))
+	beat("executor-1", "v1", false, "coder", "writer")
+	beat("executor-2", "v2", false, schema.AnyAgent)
+	beat("executor-3", "v3", true, "coder")
+	beat("executor-4", "v4", false)
+	for agent, builds := range map[string]string{"coder": "v1 v2", "writer": "v1 v2", "poet": "v2"} {
+		for build := range strings.FieldsSeq("v1 v2 v3 v4 v5") {
+			require.Equal(t, strings.Contains(builds, build), lives(agent, build), "%s %s", agent, build)
+		}
+	}
+	w.Clock.Forward(30 * time.Second)
+	beat("executor-5", "v1", true, "coder")
+	require.True(t, lives("coder", "v1"), "another one has not left")
+	w.Clock.Forward(31 * time.Second)
+	require.False(t, lives("coder", "v1"), "it is silent")
+	w.hb.reset("the daemon was stopped")
+	require.True(t, lives("coder", "v5"))
+	require.Error(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Build: strings.Repeat("v", schema.MaxBuild+1)})))
 }

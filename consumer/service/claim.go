@@ -140,16 +140,20 @@ func jitter(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 func (s *Service) claim(ctx context.Context, _ *task, req *schema.ClaimRequest) (*schema.ClaimReply, error) {
 	given, err, _ := s.claims.same.Do(req.Executor+" "+req.RequestID, func() (any, error) {
 		defer s.claims.look()()
-		s.claims.asks(req, s.liveRuns.InHand(holder(req)))
-		return s.give(ctx, req)
+		settings := s.cfg.Settings()
+		want := liveness.Want{
+			Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims,
+			Build: req.Build, Lives: s.cfg.Heartbeats.Builds(settings.Silence()),
+		}
+		s.claims.asks(req, want, s.liveRuns.InHand(holder(req)))
+		return s.give(ctx, req, want)
 	})
 	reply, _ := given.(*schema.ClaimReply) // give returns nothing else
 	return reply, err
 }
 
 // give finds a run for a claim, and takes it over.
-func (s *Service) give(ctx context.Context, req *schema.ClaimRequest) (*schema.ClaimReply, error) {
-	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims}
+func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, want liveness.Want) (*schema.ClaimReply, error) {
 	if run, epoch, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
 		_, total := s.liveRuns.Claimable(s.now(), want)
 		return &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: total + 1}, nil

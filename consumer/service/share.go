@@ -53,7 +53,7 @@ func holder(req *schema.ClaimRequest) liveness.Holder {
 }
 
 // asks notes that an executor asks for a run, and its active runs.
-func (c *claims) asks(req *schema.ClaimRequest, inHand int) {
+func (c *claims) asks(req *schema.ClaimRequest, want liveness.Want, inHand int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h, now := holder(req), c.now()
@@ -67,7 +67,7 @@ func (c *claims) asks(req *schema.ClaimRequest, inHand int) {
 			return
 		}
 	}
-	c.asking[h] = &asker{want: liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys}, at: now, inHand: inHand}
+	c.asking[h] = &asker{want: want, at: now, inHand: inHand}
 }
 
 // given notes that it was given one.

@@ -22,9 +22,9 @@ func TestClaims_RecentAsker_IsCalledTheLeastLoadedFirst(t *testing.T) {
 	fresh := func() *claims {
 		c := newClaims(&cfg, func() time.Time { return now })
 		for executor := range load {
-			c.asks(&schema.ClaimRequest{Executor: executor}, load[executor])
+			c.asks(&schema.ClaimRequest{Executor: executor}, liveness.Want{Executor: executor}, load[executor])
 		}
-		c.asks(&schema.ClaimRequest{Executor: "d", Agents: []string{"poet"}}, 1)
+		c.asks(&schema.ClaimRequest{Executor: "d"}, liveness.Want{Executor: "d", Agents: []string{"poet"}}, 1)
 		c.given(&schema.ClaimRequest{Executor: "full", Room: 1}, 1)
 		return c
 	}
@@ -49,10 +49,10 @@ func TestClaims_RecentAsker_IsCalledTheLeastLoadedFirst(t *testing.T) {
 	require.False(t, others, "they ask no more")
 
 	for i := range maxAsking + 1 {
-		c.asks(&schema.ClaimRequest{Executor: fmt.Sprint(i)}, 0)
+		c.asks(&schema.ClaimRequest{Executor: fmt.Sprint(i)}, liveness.Want{}, 0)
 	}
 	require.Len(t, c.asking, maxAsking)
 	now = now.Add(askingFresh)
-	c.asks(&schema.ClaimRequest{Executor: "last"}, 0)
+	c.asks(&schema.ClaimRequest{Executor: "last"}, liveness.Want{}, 0)
 	require.Len(t, c.asking, 1)
 }

@@ -128,7 +128,7 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 		return nil, failure.New(failure.Usage, "see how to settle it: "+p.Command("plan "+h.Run),
 			"run %s waits for the settlement of call %s, which input cannot answer", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "" && !w.Approval():
-		return nil, failure.New(failure.Usage, "answer with --text or --payload", "%s of run %s is not an approval of a tool call or a phase, so it cannot be allowed or denied", w.InterruptID, h.Run)
+		return nil, failure.New(failure.Usage, "answer with --text or --payload", "%s of run %s is not an approval of a tool call, a phase or a version, so it cannot be allowed or denied", w.InterruptID, h.Run)
 	}
 	return w, nil
 }

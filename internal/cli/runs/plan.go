@@ -82,6 +82,11 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 			}
 		}
 	}
+	if p.MoreVersions > 0 {
+		if _, err := fmt.Fprintf(a.Stdout, "\n%s other versions, which are left out.\n", output.Plural(p.MoreVersions, "executor")+output.InNumber(p.MoreVersions, " has", " have")); err != nil {
+			return err
+		}
+	}
 	if err := printPlanCalls(a, p.Calls); err != nil {
 		return err
 	}

@@ -96,6 +96,8 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 	switch {
 	case w.Reason == schema.WaitToolApproval:
 		return []string{"allow the call with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
+	case w.OfVersion():
+		return []string{"allow the version with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Approval():
 		return []string{"allow the phase with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Reason == schema.WaitSignal:

@@ -126,9 +126,9 @@ func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Re
 	case NeverBegun(h):
 		add(Interrupted, "submitted: no executor has claimed it", h.UpdatedAt)
 	case h.Status == schema.StatusInterrupted:
-		add(Interrupted, "interrupted: no executor has claimed it", h.UpdatedAt)
+		add(Interrupted, "interrupted: no executor has claimed it"+first(h), h.UpdatedAt)
 	case h.Status == schema.StatusOrphaned:
-		add(Orphaned, "orphaned: its executor is gone", h.UpdatedAt)
+		add(Orphaned, "orphaned: its executor is gone"+first(h), h.UpdatedAt)
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
@@ -143,6 +143,14 @@ func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Re
 		list[i].ID = idOf(h.Fleet, &list[i])
 	}
 	return list
+}
+
+// first names the build that goes on with a run first.
+func first(h *schema.Head) string {
+	if h.Build == "" {
+		return ""
+	}
+	return "; it waits for build " + h.Build + " while one of its executors is alive"
 }
 
 // OfNotBegun is the reason of a run whose accepted hand-off no run carries out: the child named in the acceptance has
@@ -216,6 +224,8 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 	switch {
 	case w.Reason == schema.WaitToolApproval:
 		what = "for approval of " + cmp.Or(tool, "call "+w.ToolCallID)
+	case w.OfVersion():
+		what = "for approval of another version"
 	case w.Approval():
 		what = "for approval of a phase"
 	case w.Reason == schema.WaitHumanInput:

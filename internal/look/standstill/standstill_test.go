@@ -111,3 +111,13 @@ func TestWaitText_Timer_SaysForWhatAndUntilWhen(t *testing.T) {
 		require.False(t, w.NeedsPerson())
 	}
 }
+
+func TestOf_BuildGoesFirst_IsNamed(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[schema.Status]string{
+		schema.StatusOrphaned:    "orphaned: its executor is gone; it waits for build v1 while one of its executors is alive",
+		schema.StatusInterrupted: "interrupted: no executor has claimed it; it waits for build v1 while one of its executors is alive",
+	} {
+		require.Equal(t, want, standstill.Of(&schema.Head{Run: "r", Status: status, Build: "v1"}, false, false, nil)[0].Why)
+	}
+}
