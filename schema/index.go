@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -87,9 +88,13 @@ func (h *Head) parents() [4]string {
 
 // SummaryOf is a run's line in a list, from its head. The caller sets Quarantined, as it knows the maximum of claims.
 func SummaryOf(h *Head) RunSummary {
-	of := h.parents()
+	of, failed := h.parents(), ""
+	if h.Status == StatusFailed && h.LastError != nil {
+		failed = cmp.Or(h.LastError.Message, h.LastError.Type)
+	}
 	return RunSummary{
-		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
+		Error: failed,
+		Run:   h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
 		OpenCalls: len(h.OpenCalls), InDoubt: len(h.InDoubt()), Held: len(h.HeldCalls()), Events: h.Counts.Events, ToolCalls: h.Counts.ToolCalls,
 		Parent: of[0], ResumedFrom: of[1], HandoffOf: of[2], Waits: len(h.Interrupts), Handoffs: len(h.Handoffs), CompletedBy: h.CompletedBy, Limit: h.Limit,
 		ModelTier: h.ModelTier, Completion: h.Completion(), Labels: h.Labels, Gapped: !h.Complete(), StartedAt: h.StartedAt, UpdatedAt: h.UpdatedAt, Usage: h.Usage,

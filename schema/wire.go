@@ -292,6 +292,8 @@ type RunSummary struct {
 	// CompletedBy is the call of the completion tool that completed the run, Limit the limit that it reached; see [Head].
 	CompletedBy string `json:"completed_by,omitzero"`
 	Limit       string `json:"limit_reached,omitzero"`
+	// Error of a run that failed, shortened.
+	Error string `json:"error,omitzero"`
 	// Quarantined: too many claims made no progress. No executor can claim the run automatically; release it, or
 	// resume it by name.
 	Quarantined bool `json:"quarantined,omitzero"`

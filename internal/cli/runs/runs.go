@@ -234,7 +234,7 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	return output.Table(w, columns, rows)
 }
 
-// contractText names the call of the completion tool that ended a run, and its limit.
+// contractText names the call of the completion tool that ended a run, its limit and the begin of its error.
 func contractText(r *schema.RunSummary) string {
 	var by []string
 	if r.CompletedBy != "" {
@@ -242,6 +242,11 @@ func contractText(r *schema.RunSummary) string {
 	}
 	if r.Limit != "" {
 		by = append(by, "limit "+r.Limit)
+	}
+	if short := fmt.Sprintf("%.40s", r.Error); short == r.Error && short != "" {
+		by = append(by, short)
+	} else if short != "" {
+		by = append(by, short+"…") // the other columns stay
 	}
 	return strings.Join(by, ", ")
 }

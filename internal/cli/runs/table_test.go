@@ -43,6 +43,23 @@ func TestPrintTable_Terminal_CutsProseAndDropsColumnsAndKeepsIDs(t *testing.T) {
 	}
 }
 
+func TestPrintRuns_FailedRun_SaysItsError(t *testing.T) {
+	t.Parallel()
+	h := schema.Head{Run: "r1", Status: schema.StatusFailed, LastError: &schema.Error{Type: "error", Message: "no route to the provider, " + strings.Repeat("again ", 20)}}
+	runs := []schema.RunSummary{schema.SummaryOf(&h)}
+	runs[0].Agent = "coder"
+	for _, width := range []string{"", "100"} {
+		var b bytes.Buffer
+		require.NoError(t, printRuns(output.NewPage(&b, func(string) string { return width }), runs, time.Unix(0, 0)))
+		require.Contains(t, b.String(), "no route to the provider, again again ag…")
+		require.Contains(t, b.String(), "coder")
+	}
+	h.LastError.Message = ""
+	require.Equal(t, "error", schema.SummaryOf(&h).Error)
+	h.Status = schema.StatusRunning
+	require.Empty(t, schema.SummaryOf(&h).Error, "it goes on")
+}
+
 // A narrow page drops the executor first and the agent last.
 func TestPrintRuns_NarrowPage_DropsColumnsInOrder(t *testing.T) {
 	t.Parallel()
