@@ -120,8 +120,8 @@ type Loop struct {
 	ModelTries, ToolTries int
 	// Patience is how long an answer is tried for, since its first failed try on whichever executor; 0 means one day.
 	// After ModelTries, or when [RetryAt] names a time more than 30 s away, the executor releases the run, as in
-	// [Run.Sleep]. After that it is tried once after each wait: the waits double, from 15 s up to 15 minutes. Then the run
-	// fails. A tool's [RetryAt] waits in the same way. Negative means that the run fails instead of waiting.
+	// [Run.Sleep]. After that it is tried once after each wait: until such a time, or else 15 s, doubled up to 15 minutes.
+	// Then the run fails. A tool's [RetryAt] waits in the same way. Negative means that the run fails instead of waiting.
 	Patience time.Duration
 	// Parallel is the maximum number of concurrent calls, among consecutive calls of one answer whose tools allow it; 0
 	// means 8.

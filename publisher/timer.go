@@ -118,9 +118,9 @@ func (r *Run) awaitRetry(ctx context.Context, key schema.CallKey) error {
 	return timeOver(err)
 }
 
-// retryLater waits before the next try, each time for longer, and not before at. It returns the error of the failed try
-// once patience since the first failed try, on any executor, is over. begun is when the present tries began: the time from
-// the end of the last wait until then, such as a pause, does not count.
+// retryLater waits before the next try, each time for longer, and not before at; until at if that is far away. It returns
+// the error of the failed try once patience since the first failed try, on any executor, is over. begun is when the present
+// tries began: the time from the end of the last wait until then, such as a pause, does not count.
 func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, begun, at time.Time, patience time.Duration) error {
 	if patience < 0 || r.fleet.unrecorded() {
 		return failed
@@ -138,7 +138,7 @@ func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, 
 		return &gaveUp{fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)}
 	}
 	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, over.Sub(now)))
-	if at.After(until) {
+	if at.After(until) || at.Sub(now) > mostTryPause { // a time so far away is no guess
 		until = at
 	}
 	return r.sleep(ctx, schema.RunWaitingData{

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,6 +293,33 @@ func TestLoop_ProviderStaysAway_FailsAfterItsPatience(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
 	require.Eventually(t, func() bool { return p.count() == 24 && w.Status("r1") == schema.StatusFailed }, time.Minute, 10*time.Millisecond)
+}
+
+// A usage limit is over at the time that the provider names, however long the run had to wait before.
+func TestLoop_ProviderSaysWhenAfterFailures_WaitsNoLonger(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	w.Advance(24 * time.Hour)
+	clock := &stoppedClock{at: w.Now()}
+	var asked atomic.Int32
+	loop := publisher.Loop{ModelTries: 1, Model: func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
+		switch n := asked.Add(1); {
+		case n <= 5:
+			return publisher.Answer{}, errors.New("busy")
+		case n == 6:
+			return publisher.Answer{}, publisher.RetryAt(errors.New("used up"), clock.now().Add(time.Minute))
+		}
+		return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Done.")}}}, nil
+	}}
+	e := w.Serve("ex-1", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"agent": loop}}, func(c *publisher.Config) { c.Now = clock.now })
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+	waits := w.State("r1").Waits
+	require.Len(t, waits, 6)
+	lasts := schema.ParseTime(waits[5].ExpiresAt).Sub(clock.now())
+	require.GreaterOrEqual(t, lasts, time.Minute)
+	require.LessOrEqual(t, lasts, 75*time.Second, "the wait before it lasted four minutes or more")
 }
 
 // No executor has the run for ten hours after its wait, as in a pause: that is no time in which the provider failed.
