@@ -79,7 +79,7 @@ func (d *day) report(verdicts []verdict, lives []*life, lived time.Duration) str
 	}
 	say("\nUntil the first turn, by tenant: %s.\n", strings.Join(shares(lives), "; "))
 	say("## Minutes\n")
-	say("Numbers are the largest of the minute. Alerts are those of deploy/prometheus/alerts.yaml, without their waiting time.\n")
+	say("Numbers are the largest of the minute. Alerts are those of deploy/prometheus/alerts.yaml, which held at two looks.\n")
 	say("| minute | done to the fleet | must be named as | stuck | inbox, webhook | doctor | alerts, metrics |\n|---|---|---|---|---|---|---|")
 	for i := range d.rows {
 		r := &d.rows[i]

@@ -86,11 +86,13 @@ type person struct {
 	counted map[string]float64
 	seen    int // posts to the webhook
 	looks   int
+	// held are the alerts that held at the last look.
+	held    map[string]bool
 	settled int
 }
 
 func newPerson(f *fleet) *person {
-	return &person{fleet: f, scraped: map[string]map[string]float64{}, counted: map[string]float64{}}
+	return &person{fleet: f, scraped: map[string]map[string]float64{}, counted: map[string]float64{}, held: map[string]bool{}}
 }
 
 // look looks at everything, and adds it to the view. A command that fails is something that a person sees, too.
@@ -198,8 +200,8 @@ func (p *person) settle(ctx context.Context, list []reason) {
 	}
 }
 
-// metrics scrapes the daemons, and evaluates the alerts of deploy/prometheus/alerts.yaml that this day is about, without
-// the time for which Prometheus waits before it fires them.
+// metrics scrapes the daemons, and evaluates the alerts of deploy/prometheus/alerts.yaml that this day is about. Prometheus
+// waits for minutes before it fires one; here it must hold at two looks.
 func (p *person) metrics(ctx context.Context, v view) {
 	largest := map[string]float64{}
 	for _, d := range p.fleet.daemons {
@@ -239,9 +241,10 @@ func (p *person) metrics(ctx context.Context, v view) {
 		"WaymarkExecutorsLost":   p.counted["waymark_agent_runs_orphaned_total"] > 3,
 		"WaymarkRunsFail":        p.counted["waymark_agent_runs_ended_total"] >= 5 && p.counted["failed"]/p.counted["waymark_agent_runs_ended_total"] > 0.2,
 	} {
-		if fires {
+		if fires && p.held[alert] {
 			v.note(1, "alert: %s", alert)
 		}
+		p.held[alert] = fires
 	}
 }
 
