@@ -188,11 +188,8 @@ func (d *Daemon) worker(shard int) *fold.Worker {
 	return d.workers[shard]
 }
 
-// Checkpoint reads the latest checkpoint of a run in a shard.
-func (d *Daemon) Checkpoint(ctx context.Context, shard int, run string) (*schema.Checkpoint, error) {
-	c, _, err := d.read[shard].Checkpoints.Get(ctx, run)
-	return c, err
-}
+// Checkpoints are those of a shard.
+func (d *Daemon) Checkpoints(shard int) *kvstore.Checkpoints { return d.read[shard].Checkpoints }
 
 // change applies changed settings while the daemon runs.
 func (d *Daemon) change(settings schema.FleetSettings) error {

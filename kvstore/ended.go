@@ -116,6 +116,55 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 	return p, nil
 }
 
+// endsPage is the number of ends that are posted together.
+const endsPage = 64
+
+// Unposted returns the next ended runs behind the cursor, in the order of their puts, and the cursor behind them with the
+// revision of the stored one, for [Checkpoints.Posted]. Without a cursor it stores one: earlier ends are not posted.
+func (c *Checkpoints) Unposted(ctx context.Context) (runs []EndedRun, next schema.Posted, rev schema.Revision, err error) {
+	_, last, err := c.span(ctx)
+	if err != nil {
+		return nil, next, 0, err
+	}
+	stored, err := c.bucket.getFresh(ctx, schema.PostedKey)
+	if errors.Is(err, ErrNotFound) {
+		return nil, next, 0, c.Posted(ctx, schema.Posted{Revision: last}, 0)
+	}
+	if err == nil {
+		err = json.Unmarshal(stored.value, &next)
+	}
+	if err != nil {
+		return nil, next, 0, fmt.Errorf("cursor of posted ends of %s: %w", c.bucket.name, err)
+	}
+	found, end, err := c.endedIn(ctx, next.Revision+1, last+1, endsPage, &EndedQuery{})
+	if err != nil {
+		return nil, next, 0, fmt.Errorf("ends of %s to post: %w", c.bucket.name, err)
+	}
+	for _, f := range found {
+		if e, ok := endedOf(f); ok && (e.Position == 0 || e.Position > next.Position) {
+			runs = append(runs, e)
+			next.Position = max(next.Position, e.Position)
+		}
+	}
+	next.Revision = end - 1
+	if len(found) > 0 {
+		next.Revision = max(next.Revision, found[len(found)-1].rev)
+	}
+	return runs, next, stored.rev, nil
+}
+
+// Posted stores the cursor, if it is at a revision.
+func (c *Checkpoints) Posted(ctx context.Context, at schema.Posted, rev schema.Revision) error {
+	value, err := json.Marshal(at)
+	if err == nil {
+		_, err = c.bucket.put(ctx, schema.PostedKey, value, rev)
+	}
+	if err != nil {
+		return fmt.Errorf("put cursor of posted ends of %s: %w", c.bucket.name, err)
+	}
+	return nil
+}
+
 // endedWidth is the width of a range of revisions whose entries fill most of an answer, judged by a range's number of
 // entries.
 func endedWidth(width schema.Revision, found, batch int) schema.Revision {

@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"slices"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -34,6 +35,21 @@ type Ended struct {
 // EndedOf returns the entry of a run that is not [Head.Live].
 func EndedOf(h *Head) Ended {
 	return Ended{Format: EndedFormat, Position: h.Position.Stream, RunSummary: SummaryOf(h)}
+}
+
+// PostedKey is the key of a shard's cursor over the index of ended runs: what the webhook's receiver has accepted.
+const PostedKey = "_.posted"
+
+// Posted is that cursor: the revision of the last accepted entry, and the position of its run's last event. An entry that
+// is put again has a later revision, and the same position.
+type Posted struct {
+	Revision Revision       `json:"revision"`
+	Position StreamSequence `json:"position"`
+}
+
+// FinishedID is the id of a post about the end of a run.
+func FinishedID(r *RunSummary) string {
+	return r.Run + ".finished." + strconv.FormatUint(uint64(r.Epoch), 10)
 }
 
 // EndedKey is the key of a run's entry in the index of ended runs: _.ended.<agent>.<status>.<run>, so that the server

@@ -32,6 +32,7 @@ func TestServe_WebhookFlagsThatCannotBeUsed_AreNamed(t *testing.T) {
 	const receiver = "http://127.0.0.1:9"
 	for _, args := range [][]string{
 		{"--webhook", receiver},
+		{"--webhook-ends"},
 		{"--webhook", receiver, "--webhook-secret", file, "--no-fold"},
 		{"--webhook", "nowhere", "--webhook-secret", file},
 		{"--webhook", receiver, "--webhook-secret", filepath.Join(t.TempDir(), "none")},
@@ -43,6 +44,73 @@ func TestServe_WebhookFlagsThatCannotBeUsed_AreNamed(t *testing.T) {
 		require.Contains(t, complaints.String(), "--webhook")
 		require.Contains(t, complaints.String(), "hint: ")
 	}
+}
+
+// The receiver is away, and the daemon is restarted meanwhile.
+func TestServe_WebhookEnds_ReceiverIsAway_EachEndIsPostedLater(t *testing.T) {
+	t.Parallel()
+	where, js, fleet := provisioned(t)
+	end := func(id string) {
+		run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id})
+		require.NoError(t, err)
+		require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	}
+	var mu sync.Mutex
+	var refused int
+	var taken []string
+	away := true
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event struct {
+			ID, Type string
+			Data     schema.RunSummary
+		}
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || event.Type != "io.waymark.run.finished.v1" || event.Data.Status != schema.StatusCompleted {
+			t.Errorf("%+v: %v", event, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if away {
+			refused++
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		taken = append(taken, event.ID)
+	}))
+	t.Cleanup(receiver.Close)
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
+	serve := func() func() (int, string) {
+		_, stop, err := startDaemonTo(new(lockedBuffer), append([]string{"--http", "off", "--webhook", receiver.URL, "--webhook-secret", file, "--webhook-ends"}, where...), func(string) string { return "" })
+		require.NoError(t, err)
+		return stop
+	}
+	stop := serve()
+	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+	require.NoError(t, err)
+	eventually := func(is func() bool) {
+		require.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return is()
+		}, time.Minute, 20*time.Millisecond)
+	}
+	eventually(func() bool { _, err := kv.Get(t.Context(), schema.PostedKey); return err == nil })
+	end("r1")
+	end("r2")
+	eventually(func() bool { return refused > 1 })
+	_, _ = stop()
+	end("r3")
+	mu.Lock()
+	away = false
+	mu.Unlock()
+	stop = serve()
+	eventually(func() bool { return len(taken) == 3 })
+	_, _ = stop()
+	stop = serve()
+	end("r4")
+	eventually(func() bool { return len(taken) > 3 })
+	_, _ = stop()
+	require.ElementsMatch(t, []string{"r1.finished.1", "r2.finished.1", "r3.finished.1", "r4.finished.1"}, taken, "accepted ends are not posted again")
 }
 
 // gapped is a run of which events are missing: its last event comes once more, as if others had come before it.

@@ -39,6 +39,8 @@ var fuzzed = map[string]string{
 	"kvstore.endedOf":                           "kvstore.FuzzStored",
 	"kvstore.decodeFormat":                      "kvstore.FuzzStored",
 	"kvstore.Removals.Get":                      "- the daemon's own list, read into plain fields; an unreadable entry begins again",
+	"kvstore.Checkpoints.Unposted":              "- the daemon's own cursor, read into plain fields",
+	"publisher.Run.consumeEnd":                  "- the payload of a signal that the daemon signs, read into plain fields",
 	"internal/nats/blob.described":              "internal/nats/blob.FuzzDescription",
 	"internal/nats/access.Prover":               "internal/nats/access.FuzzProver",
 	"internal/nats/access.Proves":               "- the NATS server's own answer, read into plain fields",

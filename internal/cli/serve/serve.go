@@ -42,6 +42,7 @@ type Cmd struct {
 	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED)."`
 	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries here until each is accepted (WAYMARK_WEBHOOK)."`
 	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts (WAYMARK_WEBHOOK_SECRET)."`
+	WebhookEnds bool           `environ:"WAYMARK_WEBHOOK_ENDS" help:"Post the ends of runs, too (WAYMARK_WEBHOOK_ENDS)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -93,6 +94,9 @@ func (c Cmd) Validate() error {
 	}
 	if (c.Webhook == "") != (c.Secret == "") {
 		return errors.New("--webhook and --webhook-secret: set both or none")
+	}
+	if c.WebhookEnds && c.Webhook == "" {
+		return errors.New("--webhook-ends: set --webhook, too")
 	}
 	if c.Webhook != "" && c.NoFold {
 		return errors.New("--webhook and --no-fold: omit one of them: only daemons that fold post inbox entries")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,13 +40,18 @@ func (c Cmd) watchPeople(ctx context.Context, a *base.App, d *consumer.Daemon, n
 		log.Warn().Str("file", c.Secret).Stringer("mode", mode).Str("hint", "restrict it to the daemon: chmod 600 "+c.Secret).
 			Msg("every user of this machine can read the secret of the webhook, and sign posts with it")
 	}
+	shards := 0
+	if c.WebhookEnds {
+		shards = len(d.Workers())
+	}
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{
 		Candidates: func() ([]webhook.Candidate, bool) { return c.candidates(d) },
 		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
 			return c.reasons(ctx, d, w)
 		},
 		Detail: func(ctx context.Context, r []standstill.Reason) { inbox.AddCalls(ctx, content, r) },
-		Now:    a.Now, Log: log,
+		Ends:   endsToPost(d), Leads: func(shard int) bool { return d.Workers()[shard].Leads() }, Shards: shards,
+		Now: a.Now, Log: log,
 	})
 	if err != nil {
 		return nil, failure.New(failure.Usage, "use an address such as https://example.com/waymark", "--webhook: %v", err)
@@ -60,10 +66,37 @@ func (d *daemon) posts() *schema.FleetWebhook {
 	}
 	stats := d.webhook.Stats()
 	state := &schema.FleetWebhook{Pending: stats.Pending.Load()}
-	if f := stats.Failing.Load(); f != nil {
+	for _, f := range []*webhook.Failing{stats.EndsFailing.Load(), stats.Failing.Load()} {
+		if f == nil {
+			continue
+		}
 		state.FailingSince, state.Why = schema.FormatTime(f.Since), f.Why
 	}
 	return state
+}
+
+// endsToPost returns how the ends to post of a shard are read. An idle shard is not asked.
+func endsToPost(d *consumer.Daemon) func(ctx context.Context, shard int) (webhook.Page, error) {
+	idle := make([]atomic.Uint64, len(d.Workers()))
+	return func(ctx context.Context, shard int) (page webhook.Page, err error) {
+		worker := d.Workers()[shard]
+		folded := worker.Stats().Position.Load()
+		if !worker.Leads() || idle[shard].Load() == folded+1 {
+			return page, nil
+		}
+		runs, next, rev, err := d.Checkpoints(shard).Unposted(ctx)
+		if err != nil {
+			return page, err
+		}
+		if len(runs) == 0 {
+			idle[shard].Store(folded + 1)
+		}
+		for i := range runs {
+			page.Ends = append(page.Ends, runs[i].RunSummary)
+		}
+		page.Accepted = func(ctx context.Context) error { return d.Checkpoints(shard).Posted(ctx, next, rev) }
+		return page, nil
+	}
 }
 
 // candidates lists the runs that may need a person, of the shards that this daemon folds.
@@ -94,7 +127,7 @@ func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, w webhook.Candidat
 	if !worker.Leads() || !d.LiveRuns().Synced() {
 		return nil, errNotFolded
 	}
-	checkpoint, err := d.Checkpoint(ctx, w.Shard, w.Run)
+	checkpoint, _, err := d.Checkpoints(w.Shard).Get(ctx, w.Run)
 	if err != nil {
 		return nil, err
 	}

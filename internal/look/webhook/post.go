@@ -79,20 +79,20 @@ type data struct {
 	standstill.Reason
 }
 
-// eventType is the type of the posted events.
+// eventType is the type of posts about reasons.
 const eventType = "run.attention"
 
-// event is the CloudEvent of a reason, in structured form.
-func (w *Watch) event(r *standstill.Reason) ([]byte, error) {
+// event is a CloudEvent about a run, in structured form.
+func (w *Watch) event(id, kind, run, since string, about any) ([]byte, error) {
 	e := ce.New()
-	e.SetID(r.ID)
+	e.SetID(id)
 	e.SetSource(schema.Source(w.cfg.Fleet, w.cfg.Name))
-	e.SetType(schema.TypeOf(eventType))
-	e.SetSubject(r.Run)
-	if at, err := time.Parse(time.RFC3339Nano, r.Since); err == nil {
+	e.SetType(schema.TypeOf(kind))
+	e.SetSubject(run)
+	if at, err := time.Parse(time.RFC3339Nano, since); err == nil {
 		e.SetTime(at)
 	}
-	if err := e.SetData(ce.ApplicationJSON, data{w.cfg.Fleet, *r}); err != nil {
+	if err := e.SetData(ce.ApplicationJSON, about); err != nil {
 		return nil, fmt.Errorf("data: %w", err)
 	}
 	b, err := json.Marshal(e)
@@ -102,24 +102,29 @@ func (w *Watch) event(r *standstill.Reason) ([]byte, error) {
 	return b, nil
 }
 
-// post posts a reason. Only an answer of 2xx counts as accepted.
-func (w *Watch) post(ctx context.Context, r *standstill.Reason) error {
-	body, err := w.event(r)
+// postReason posts a reason.
+func (w *Watch) postReason(ctx context.Context, r *standstill.Reason) error {
+	body, err := w.event(r.ID, eventType, r.Run, r.Since, data{w.cfg.Fleet, *r})
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
 	}
+	return w.post(ctx, r.ID, body)
+}
+
+// post posts an event. Only an answer of 2xx counts as accepted.
+func (w *Watch) post(ctx context.Context, id string, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.cfg.URL, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
 	}
 	at := w.deps.Now()
-	signature, err := w.cfg.Secret.Sign(r.ID, at, body)
+	signature, err := w.cfg.Secret.Sign(id, at, body)
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	request.Header.Set("User-Agent", "waymark")
-	request.Header.Set(standard.HeaderWebhookID, r.ID)
+	request.Header.Set(standard.HeaderWebhookID, id)
 	request.Header.Set(standard.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
 	request.Header.Set(standard.HeaderWebhookSignature, signature)
 	response, err := w.client.Do(request)
@@ -138,4 +143,7 @@ func (w *Watch) post(ctx context.Context, r *standstill.Reason) error {
 	return nil
 }
 
-var errRefused = errors.New("the receiver answered")
+var (
+	errRefused   = errors.New("the receiver answered")
+	errNotLeader = errors.New("another daemon folds the shard")
+)

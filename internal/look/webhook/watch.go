@@ -46,7 +46,7 @@ type Candidate struct {
 	Changed string
 }
 
-// Deps are the dependencies of a watch. All fields are required.
+// Deps are the dependencies of a watch. All fields are required but those about ends.
 type Deps struct {
 	// Candidates are the runs of this daemon's shards that may need a person; false if it does not know them now.
 	Candidates func() ([]Candidate, bool)
@@ -55,6 +55,11 @@ type Deps struct {
 	Reasons func(ctx context.Context, c Candidate) ([]standstill.Reason, error)
 	// Detail adds the content of the calls that reasons are about. A post goes without it if it cannot be read.
 	Detail func(ctx context.Context, r []standstill.Reason)
+	// Ends are the next ends of a shard that this daemon folds, none for any other, and Shards are their number. Leads
+	// reports whether it folds a shard. Without them no ends are posted.
+	Ends   func(ctx context.Context, shard int) (Page, error)
+	Leads  func(shard int) bool
+	Shards int
 	Now    func() time.Time
 	Log    zerolog.Logger
 }
@@ -69,12 +74,20 @@ type Stats struct {
 	Pending atomic.Int64
 	// Failing is the pending item whose posts have failed for longest; nil if there is none.
 	Failing atomic.Pointer[Failing]
+	// EndsFailing is the post about an end that fails; nil for none.
+	EndsFailing atomic.Pointer[Failing]
 }
 
 // Failing is an item whose posts fail: since when, and the last error.
 type Failing struct {
 	Since time.Time
 	Why   string
+}
+
+// newFailing is a failed post, whose first try failed at since, or now if that is zero.
+func newFailing(since, now time.Time, err error) *Failing {
+	why := err.Error()
+	return &Failing{Since: cmp.Or(since, now), Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
 }
 
 // Watch posts the reasons why runs need a person. See the package.
@@ -147,6 +160,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	defer tick.Stop()
 	defer w.client.CloseIdleConnections()
 	defer w.work.Wait()
+	for shard := range w.deps.Shards {
+		w.work.Go(func() { w.followEnds(ctx, shard) })
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -265,7 +281,7 @@ func (w *Watch) try(ctx context.Context, t *thing) {
 			if why := reasons[at].NoArguments; why != "" {
 				w.deps.Log.Warn().Str("reason", why).Str("run", c.Run).Str("id", t.id).Msg("webhook posted without the arguments of the call")
 			}
-			refused = w.post(ctx, &reasons[at])
+			refused = w.postReason(ctx, &reasons[at])
 		}
 		w.done <- func() {
 			w.posting--
@@ -278,8 +294,7 @@ func (w *Watch) try(ctx context.Context, t *thing) {
 				delete(t.of.things, t.id)
 			case refused != nil:
 				w.stats.Failed.Add(1)
-				why := refused.Error()
-				t.failing = Failing{Since: cmp.Or(t.failing.Since, now), Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
+				t.failing = *newFailing(t.failing.Since, now, refused)
 				log.Warn().Err(refused).Dur("again_in", t.failed(now)).Msg("webhook not accepted")
 			default:
 				t.taken = true
