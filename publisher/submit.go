@@ -9,14 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/base/pause"
-	"github.com/waymarkio/waymark/schema"
-)
+	"github.com/nats-io/nats.go"
 
-const (
-	// firstResultLook and mostResultLook are the pauses between polls for a run's end.
-	firstResultLook = 50 * time.Millisecond
-	mostResultLook  = time.Second
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Submit starts a run for other executors: an executor of its agent claims it, usually within a second. The caller's id
@@ -139,7 +134,16 @@ type RunResult struct {
 // ended: bound the wait with ctx. While no daemon answers, Result keeps waiting. It returns [ErrRunNotFound],
 // [ErrRunErased], and [ErrIncomplete] for a run with missing events.
 func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
-	wait := &pause.Backoff{Next: firstResultLook, Most: mostResultLook}
+	woken := make(chan struct{}, 1)
+	// An announcement may be lost, and this subscription refused: then a poll finds the end.
+	if sub, err := f.nc.Subscribe(schema.ObservedSubject(f.Name(), "run.*", run), func(*nats.Msg) {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}); err == nil {
+		defer func() { _ = sub.Unsubscribe() }()
+	}
 	for {
 		head, err := f.Head(ctx, run)
 		if err == nil && head.Status.Terminal() {
@@ -151,7 +155,10 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 		if err != nil && !unavailable(err) {
 			return nil, err
 		}
-		if !wait.Wait(ctx) {
+		select {
+		case <-woken:
+		case <-time.After(f.waitPoll):
+		case <-ctx.Done():
 			return nil, errors.Join(fmt.Errorf("result of run %s: %w", run, context.Cause(ctx)), err)
 		}
 	}

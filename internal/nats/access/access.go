@@ -109,7 +109,7 @@ func grants(fleet string, shards int) []grant {
 
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
 	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
-	add(stream, "waymark.observed."+fleet+".>", Observer, Operator)
+	add(stream, "waymark.observed."+fleet+".>", Observer, Executor, Operator)
 	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, including future ones
 
 	api(service, "STREAM.MSG.GET.KV_"+schema.FleetBucket, Observer, Executor, Operator)
