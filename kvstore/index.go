@@ -34,7 +34,7 @@ func (c *Checkpoints) span(ctx context.Context) (first, last schema.Revision, er
 
 // IndexPut is an entry to put into the index of runs.
 type IndexPut struct {
-	// Key from schema.EndedKey or schema.ChildKeys.
+	// Key from schema.EndedKey or schema.ChildKeys, or with schema.UntoldKeyPrefix.
 	Key string
 	// Ended is the value of an entry of the index of ended runs; nil for the others, which have none.
 	Ended *schema.Ended

@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -28,6 +29,8 @@ type LiveEntry struct {
 	Live *schema.Live
 	// Revision of the entry, or of its deletion.
 	Revision schema.Revision
+	// Untold: it is an entry of the index of ends that a parent was not told of instead; Gone if it was deleted.
+	Untold, Gone bool
 	// Err says why the entry is unreadable: it wraps [ErrCorrupt], and the fold worker puts the entry again from the
 	// run's checkpoint; or schema.ErrFormat for another version.
 	Err error
@@ -100,8 +103,7 @@ func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result
 		if e.Revision == 0 {
 			return nil, fmt.Errorf("without a revision: %w", ErrConflict)
 		}
-		header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}, jetstream.MsgTTLHeader: {liveMarkAge.String()}}
-		return c.bucket.message(schema.LiveKeyPrefix+e.Run, nil, header, true, e.Revision), nil
+		return c.bucket.erasure(schema.LiveKeyPrefix+e.Run, e.Revision), nil
 	})
 	for i := range results {
 		if results[i].Err != nil {
@@ -109,6 +111,21 @@ func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result
 		}
 	}
 	return results
+}
+
+// erasure builds the deletion of a key at a revision, of which watchers learn.
+func (b *bucket) erasure(key string, rev schema.Revision) *nats.Msg {
+	header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}, jetstream.MsgTTLHeader: {liveMarkAge.String()}}
+	return b.message(key, nil, header, true, rev)
+}
+
+// Told deletes the entry of a run's end at its revision: its parent was told. A later end has a later one, and stays.
+func (c *Checkpoints) Told(ctx context.Context, run string, rev schema.Revision) error {
+	told := c.bucket.fly(ctx, 1, func(int) (*nats.Msg, error) { return c.bucket.erasure(schema.UntoldKeyPrefix+run, rev), nil })[0]
+	if told.Err != nil && !errors.Is(told.Err, ErrConflict) {
+		return fmt.Errorf("end of run %s: %w", run, told.Err)
+	}
+	return nil
 }
 
 // LiveOf reads one run's entry from the leader, even if it was deleted or is unreadable. It returns [ErrNotFound] if
@@ -149,7 +166,7 @@ func (c *Checkpoints) Live(ctx context.Context, runs ...string) (entries []LiveE
 	return entries, upTo, nil
 }
 
-// LiveWatch delivers the content of the live index, and then its changes.
+// LiveWatch delivers the content of the live index, and of the index of untold ends, and then their changes.
 //
 //	watching ──every entry once──▶ synced ──changes, in order──▶ … ──any error──▶ broken
 //
@@ -166,7 +183,7 @@ type LiveWatch struct {
 func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	follow, err := eventlog.FollowKeys(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
+	follow, err := eventlog.FollowKeys(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*", c.bucket.prefix+schema.UntoldKeyPrefix+"*")
 	if err != nil {
 		return nil, fmt.Errorf("watch the live index: %w", translate(err))
 	}
@@ -201,6 +218,9 @@ func (w *LiveWatch) Next(ctx context.Context) (e LiveEntry, synced bool, err err
 			continue
 		}
 		w.synced = w.synced || m.Pending == 0
+		if run, untold := strings.CutPrefix(m.Subject, w.bucket.prefix+schema.UntoldKeyPrefix); untold {
+			return LiveEntry{Run: run, Revision: schema.Revision(m.Record.Stream), Untold: true, Gone: deletion(m.Record.Header)}, false, nil
+		}
 		run, ours := strings.CutPrefix(m.Subject, w.bucket.prefix+schema.LiveKeyPrefix)
 		if !ours || !schema.ValidName(run) {
 			continue

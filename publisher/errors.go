@@ -152,6 +152,8 @@ var (
 	// ErrHandoffTaken is returned when another executor accepted the hand-off, or when the offer was replaced after it
 	// was read.
 	ErrHandoffTaken = errors.New("hand-off was taken by another")
+	// ErrDelegation is returned by Delegate for a run that may have no further child.
+	ErrDelegation = errors.New("run delegates no more")
 	// ErrShutdown is the cause with which the context of work ends when its executor shuts down.
 	ErrShutdown = errors.New("executor is shut down")
 	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that releases its run until an

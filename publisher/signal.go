@@ -143,11 +143,15 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 // [Invocation.Run]. Under an [Executor] with WaitDetached it releases the run, as [Run.Ask] does, until a signal is sent
 // or the deadline of the tool is over. Its errors are those of [Run.Signals] and [Run.Ask].
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
-	name, until := callName(ctx, r), time.Time{}
-	if ends, ok := ctx.Deadline(); ok && name != "" && r.detached(false) {
+	return r.awaitSignal(ctx, r.derivedID("signal.", cmp.Or(callName(ctx, r), "work")), r.toolEnds(ctx, false))
+}
+
+// toolEnds is the deadline of the tool that waits, if the run is released meanwhile.
+func (r *Run) toolEnds(ctx context.Context, always bool) (until time.Time) {
+	if ends, ok := ctx.Deadline(); ok && InvocationOf(ctx).run == r && r.detached(always) {
 		until = r.fleet.cfg.Now().Add(time.Until(ends))
 	}
-	return r.awaitSignal(ctx, r.derivedID("signal.", cmp.Or(name, "work")), until)
+	return until
 }
 
 // AwaitSignalUntil is [Run.AwaitSignal] with a deadline by the server's clock. id names the wait, as an interrupt id of
@@ -166,33 +170,10 @@ func (r *Run) AwaitSignalUntil(ctx context.Context, id string, until time.Time) 
 	return r.awaitSignal(ctx, id, until)
 }
 
-// awaitSignal waits for a signal under an interrupt id. It publishes that the run waits, once, if other processes must
-// know.
+// awaitSignal waits for any signal under an interrupt id.
 func (r *Run) awaitSignal(ctx context.Context, id string, until time.Time) ([]Signal, error) {
-	if err := r.Sync(ctx); err != nil && !unavailable(err) {
-		return nil, err
-	}
-	if err := errors.Join(r.mayWait(ctx, false), r.ledger.ended()); err != nil {
-		return nil, err
-	}
-	var state inputState
-	signalled := false
-	done := func(fold *localFold) (bool, error) {
-		_, state = fold.input(id)
-		signalled = fold.head.Signalled()
-		return signalled || state == inputGiven, nil
-	}
-	if over, _, _ := r.ledger.check(done); !over && state == inputUnknown && (r.detached(false) || !until.IsZero()) {
-		wait := schema.RunWaitingData{InterruptID: id, Reason: schema.WaitSignal}
-		if !until.IsZero() {
-			wait.ExpiresAt = schema.FormatTime(until)
-		}
-		_, err := r.publish(ctx, draft{data: &wait, own: true})
-		if rejected, ok := errors.AsType[*RejectedError](err); err != nil && (!ok || rejected.Reason != schema.ReasonSignal) { // else it arrived at this moment
-			return nil, err
-		}
-	}
-	if err := r.await(ctx, "a signal", r.detached(false), done); err != nil {
+	signalled, err := r.awaitHeard(ctx, id, "a signal", until, false, func(s *schema.State) bool { return s.Head.Signalled() })
+	if err != nil {
 		return nil, err
 	}
 	if !signalled {
@@ -205,6 +186,35 @@ func (r *Run) awaitSignal(ctx context.Context, id string, until time.Time) ([]Si
 		return nil, fmt.Errorf("run %s: no signal came in time (%s): %w: %w", r.id, last, context.DeadlineExceeded, ErrInputExpired)
 	}
 	return r.Signals(ctx)
+}
+
+// awaitHeard waits for a signal under an interrupt id; heard is false if none came in time. It publishes that the run
+// waits, once, if other processes must know. always releases the run, also without WaitDetached.
+func (r *Run) awaitHeard(ctx context.Context, id, what string, until time.Time, always bool, is func(*schema.State) bool) (heard bool, err error) {
+	if err := r.Sync(ctx); err != nil && !unavailable(err) {
+		return false, err
+	}
+	if err := errors.Join(r.mayWait(ctx, always), r.ledger.ended()); err != nil {
+		return false, err
+	}
+	var state inputState
+	done := func(fold *localFold) (bool, error) {
+		_, state = fold.input(id)
+		heard = is(fold.state)
+		return heard || state == inputGiven, nil
+	}
+	if over, _, _ := r.ledger.check(done); !over && state == inputUnknown && (r.detached(always) || !until.IsZero()) {
+		wait := schema.RunWaitingData{InterruptID: id, Reason: schema.WaitSignal}
+		if !until.IsZero() {
+			wait.ExpiresAt = schema.FormatTime(until)
+		}
+		_, err := r.publish(ctx, draft{data: &wait, own: true})
+		if rejected, ok := errors.AsType[*RejectedError](err); err != nil && (!ok || rejected.Reason != schema.ReasonSignal) { // else it arrived at this moment
+			return false, err
+		}
+	}
+	err = r.await(ctx, what, r.detached(always), done)
+	return heard, err
 }
 
 // ConsumeSignals publishes signal.consumed: the executor has acted on these signals. Act first: if another executor

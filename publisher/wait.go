@@ -85,7 +85,7 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 //
 // ExpiresAt is its deadline, by the server's clock.
 //
-// Interrupt ids with the prefixes "approval." and "retry." belong to the SDK. [Run.Ask], [Run.Wait] and [Run.Publish]
+// Interrupt ids with the prefixes "approval.", "retry." and "child." belong to the SDK. [Run.Ask], [Run.Wait] and [Run.Publish]
 // return [ErrConfig] for such an id, so that no answer to another question can allow a call or a phase.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
 	if err := checkInterruptID(r.id, d.InterruptID); err != nil {
@@ -99,11 +99,11 @@ const approvalPrefix = "approval."
 
 // checkInterruptID refuses the ids of the SDK's own questions.
 func checkInterruptID(run, id string) error {
-	if !strings.HasPrefix(id, approvalPrefix) && !strings.HasPrefix(id, schema.RetryWait) {
+	if !strings.HasPrefix(id, approvalPrefix) && !strings.HasPrefix(id, schema.RetryWait) && !strings.HasPrefix(id, schema.ChildPrefix) {
 		return nil
 	}
 	return fmt.Errorf("run %s: %w", run, configError("InterruptID", fmt.Sprintf("%.80q", id),
-		"use another prefix: "+approvalPrefix+" and "+schema.RetryWait+" are reserved for the waits of the SDK"))
+		"use another prefix: "+approvalPrefix+", "+schema.RetryWait+" and "+schema.ChildPrefix+" are reserved for the waits of the SDK"))
 }
 
 // checkResponseSchema refuses a schema that no answer can pass.

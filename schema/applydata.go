@@ -344,7 +344,7 @@ func (h *Head) runStarted(e *Event, p *place, d *RunStartedData) Verdict {
 	h.ShowStart(d)
 	h.MaxTurns, h.MaxTokens, h.CompletionTool = d.MaxTurns, d.MaxTokens, d.CompletionTool
 	if d.Parent != nil {
-		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID, Occurrence: d.Parent.Occurrence}
+		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID, Occurrence: d.Parent.Occurrence, Depth: d.Parent.Depth}
 	}
 	return Verdict{Kind: Applied, Boundary: true}
 }
@@ -484,7 +484,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		}
 		o.Occurrence = max(o.Occurrence, 1)
 	}
-	if d.Reason == WaitSignal && h.Signalled() {
+	if d.Reason == WaitSignal && h.hears(d.InterruptID) {
 		return rejected(ReasonSignal, "the run has a signal")
 	}
 	if d.Reason == WaitToolInDoubt {

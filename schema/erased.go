@@ -32,7 +32,10 @@ type Removal struct {
 	Overwrite bool `json:"overwrite,omitzero"`
 	// Status, Events and Digest are those of the run before its removal. Position is its last message in the log: the
 	// event counts only directly after it.
-	Status   Status   `json:"status,omitzero"`
+	Status Status `json:"status,omitzero"`
+	// Parent is the run whose call started it; empty for none. Epoch of the run.
+	Parent   string   `json:"parent,omitzero"`
+	Epoch    Epoch    `json:"epoch,omitzero"`
 	Events   int64    `json:"events"`
 	Digest   string   `json:"digest,omitzero"`
 	Position Position `json:"position"`

@@ -174,6 +174,12 @@ func (o *OpenInterrupt) NeedsPerson() bool {
 	return o.Reason != WaitExternalSystem && o.Reason != WaitSignal && o.Reason != WaitTimer
 }
 
+// Child is the run for whose end the run waits; see [ChildWait].
+func (o *OpenInterrupt) Child() (run string, ok bool) {
+	run, ok = strings.CutPrefix(o.InterruptID, ChildPrefix)
+	return run, ok && o.Reason == WaitSignal
+}
+
 // Retries reports whether a failed try of a model's provider, or of a tool, is repeated after the wait.
 func (o *OpenInterrupt) Retries() bool {
 	return o.Reason == WaitTimer && strings.HasPrefix(o.InterruptID, RetryWait)

@@ -116,6 +116,9 @@ func (h *Head) waitLine(w *OpenInterrupt) string {
 		return "waits until " + w.ExpiresAt + ": " + cmp.Or(w.Message, shortName(w.InterruptID))
 	}
 	command := "waymark input "
+	if child, ok := w.Child(); ok {
+		return withCommand("waits for the end of run "+child, "waymark runs show "+child)
+	}
 	if w.Reason == WaitSignal {
 		command = "waymark signal "
 	}

@@ -89,15 +89,16 @@ func (h *Head) signalSent(e *Event, p *place, d *SignalSentData) Verdict {
 }
 
 // Signalled reports whether the run has a signal with which no turn was started.
-func (h *Head) Signalled() bool {
-	return slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 })
+func (h *Head) Signalled() bool { return h.hears("") }
+
+// hears reports whether the run has such a signal that ends a wait under an interrupt id; see [Hears].
+func (h *Head) hears(interruptID string) bool {
+	return slices.ContainsFunc(h.Signals, func(s OpenSignal) bool { return s.Turn == 0 && Hears(interruptID, s.SignalID) })
 }
 
 // endSignalWaits ends the waits for a signal once there is one.
 func (h *Head) endSignalWaits() {
-	if h.Signalled() {
-		h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitSignal })
-	}
+	h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitSignal && h.hears(o.InterruptID) })
 }
 
 // unknownSignal returns the first id that names no open signal, or that occurs twice; "" if there is none. Signals of

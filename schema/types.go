@@ -154,8 +154,10 @@ type Parent struct {
 	// ToolCallID of the parent's call, empty when none is known.
 	ToolCallID string `json:"tool_call_id,omitzero" check:"max=256,text"`
 	// Occurrence of the call, absent for the first of the turn with its id.
-	Occurrence int            `json:"occurrence,omitzero" check:"min=0"`
-	Extra      jsontext.Value `json:",embed"`
+	Occurrence int `json:"occurrence,omitzero" check:"min=0"`
+	// Depth of the run in a chain of delegations: 1 for a run whose parent was not delegated.
+	Depth int            `json:"depth,omitzero" check:"min=0"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // CallKey of the parent's call.

@@ -86,7 +86,8 @@ const (
 	WaitAuth           = "auth"
 	// WaitToolInDoubt waits for the settlement of a held call.
 	WaitToolInDoubt = "tool_in_doubt"
-	// WaitSignal waits for a signal with which no turn was started. Such a signal ends the wait.
+	// WaitSignal waits for a signal with which no turn was started. Such a signal ends the wait, unless it is a
+	// [ChildWait].
 	WaitSignal = "signal"
 	// WaitTimer waits for its expiry.
 	WaitTimer = "timer"

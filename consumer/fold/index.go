@@ -16,10 +16,15 @@ type indexed struct {
 	ended    string
 	at       schema.StreamSequence
 	children []string
+	// end is the signal by which its parent hears of its end.
+	end string
 }
 
-func indexedOf(h *schema.Head) indexed {
+func indexedOf(h *schema.Head, maxClaims int) indexed {
 	i := indexed{children: schema.ChildKeys(h)}
+	if end := schema.EndOf(h, maxClaims); end != nil {
+		i.end = end.SignalID()
+	}
 	if !h.Live() && h.Status != schema.StatusErased {
 		i.ended, i.at = schema.EndedKey(h), h.Position.Stream
 	}
@@ -35,7 +40,7 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 	var puts []kvstore.IndexPut
 	next := make([]indexed, len(runs))
 	for i, r := range runs {
-		next[i] = indexedOf(&r.head)
+		next[i] = indexedOf(&r.head, s.cfg.MaxClaims)
 		if next[i].ended != "" && (next[i].ended != r.index.ended || next[i].at != r.index.at) {
 			e := schema.EndedOf(&r.head)
 			puts = append(puts, kvstore.IndexPut{Key: next[i].ended, Ended: &e})
@@ -45,6 +50,12 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 			if n >= len(r.index.children) || r.index.children[n] != key {
 				puts = append(puts, kvstore.IndexPut{Key: key})
 			}
+		}
+	}
+	// The service deletes these, once the parents were told.
+	for i, r := range runs {
+		if next[i].end != "" && next[i].end != r.index.end {
+			puts = append(puts, kvstore.IndexPut{Key: schema.UntoldKeyPrefix + r.id})
 		}
 	}
 	if err := s.shard.Checkpoints.PutIndex(ctx, puts...); err != nil {

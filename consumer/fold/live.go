@@ -26,9 +26,9 @@ const (
 
 // enter sets the run's expected entries of the two indexes from its head. They are right unless a crash came in
 // between; then they are repaired.
-func (r *run) enter() {
+func (r *run) enter(maxClaims int) {
 	r.live, r.liveRev = nil, 0
-	r.index = indexedOf(&r.head)
+	r.index = indexedOf(&r.head, maxClaims)
 	if r.head.InLiveIndex() {
 		l := schema.LiveOf(&r.head)
 		r.live = &l

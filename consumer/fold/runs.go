@@ -68,7 +68,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 // resume continues a run from its checkpoint.
 func (s *term) resume(r *run, c *schema.Checkpoint) {
 	r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
-	r.enter()
+	r.enter(s.cfg.MaxClaims)
 	r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 	r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 }

@@ -52,6 +52,8 @@ type shardRuns struct {
 	runs map[string]*entry
 	// broken are the runs with an unreadable entry, and its revision.
 	broken map[string]schema.Revision
+	// untold are the runs whose parent was not told of their end, with the revision of their entry.
+	untold map[string]schema.Revision
 	// synced: every entry that existed when the watch began is here.
 	synced bool
 	// round counts the watches; an entry that a new one did not deliver is gone.
@@ -90,7 +92,7 @@ func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, l
 		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
 	}
 	for i := range r.shards {
-		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision)}
+		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision), untold: make(map[string]schema.Revision)}
 	}
 	return r
 }
@@ -293,6 +295,7 @@ func (r *LiveRuns) begin(shard int) {
 	r.shards[shard].round++
 	r.shards[shard].seen = 0
 	clear(r.shards[shard].broken)
+	clear(r.shards[shard].untold)
 }
 
 func (r *LiveRuns) sync(shard int) {
@@ -322,6 +325,13 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
 	s.seen = max(s.seen, c.Revision)
+	if c.Untold {
+		delete(s.untold, c.Run)
+		if !c.Gone {
+			s.untold[c.Run] = c.Revision
+		}
+		return
+	}
 	old := s.runs[c.Run]
 	// A bucket that was created again has new revisions.
 	if old != nil && c.Live != nil && old.revision == c.Revision && old.live.Same(c.Live) {
@@ -396,6 +406,28 @@ func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)
 		}
 	}
 	return true
+}
+
+// Untold is a run whose parent was not told of its end, with the revision of its entry.
+type Untold struct {
+	Run      string
+	Shard    int
+	Revision schema.Revision
+}
+
+// Untold are the runs of some shards whose parents were not told of their ends.
+func (r *LiveRuns) Untold(of func(shard int) bool) (list []Untold) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for i := range r.shards {
+		if len(r.shards[i].untold) == 0 || !of(i) {
+			continue
+		}
+		for run, rev := range r.shards[i].untold {
+			list = append(list, Untold{run, i, rev})
+		}
+	}
+	return list
 }
 
 // Revision is the last seen revision of a shard's bucket.

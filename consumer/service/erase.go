@@ -78,8 +78,11 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*schema.
 		h := &r.Head
 		order := &schema.Removal{
 			Fleet: s.cfg.Fleet, Run: run, ID: id, By: why.by, Claimed: why.claimed, Reason: why.reason, At: schema.FormatTime(s.now()), Force: why.force, Overwrite: why.overwrite,
-			Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
+			Status: h.Status, Epoch: h.Epoch, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
 			Segments: r.Segments.Count, Bytes: r.Segments.Bytes + r.TailBytes(), Keys: append(schema.ChildKeys(h), schema.EndedKeys(h)...),
+		}
+		if h.Parent != nil {
+			order.Parent = h.Parent.Run
 		}
 		err = retention.Publish(ctx, s.js, r.Source.Store, s.writer.keys, s.cfg.Name, order, s.now())
 		if err == nil {

@@ -132,6 +132,10 @@ func (s *Service) Run(ctx context.Context) error {
 		s.callFor(work, s.liveRuns.Became())
 		return nil
 	})
+	helpers.Go(func() error {
+		s.tellParents(work)
+		return nil
+	})
 	for shard := range s.routing.shards {
 		helpers.Go(func() error {
 			s.stopRuns(work, shard)

@@ -2,6 +2,8 @@ package service
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/schema"
@@ -12,6 +14,9 @@ import (
 func (*Service) signal(t *task, req *schema.SignalRequest) (c change, err error) {
 	if err := onlyEncrypted(req.Refs, "/payload"); err != nil {
 		return c, err
+	}
+	if strings.HasPrefix(req.SignalID, schema.ChildPrefix) {
+		return c, badField("/signal_id", fmt.Errorf("begins with %s, as those of the daemon about a child's end do", schema.ChildPrefix))
 	}
 	if c.who, err = t.sender(req.By); err != nil {
 		return c, err

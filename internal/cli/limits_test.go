@@ -38,6 +38,7 @@ func limitRows() [][3]string {
 		{"open questions of a run", count(schema.MaxInterrupts), "the same"},
 		{"signals that are not consumed; payload of one", count(schema.MaxSignals) + "; " + size(schema.MaxSignalPayload), "`too_many_signals`, `too_large`: nothing is written"},
 		{"requests with an id that a run takes; of them signals, answers, settlements", fmt.Sprintf("%d; %d", schema.MaxRequests, schema.MaxRequests-schema.ReservedRequests), "`run_full`: go on in a new run by a hand-off; answers and settlements are taken all the same"},
+		{"requests of a run that delegates; depth of delegations", count(publisher.MaxDelegateRequests) + "; " + count(publisher.MaxDelegateDepth), "`ErrDelegation`"},
 		{"rewinds in front of a point", count(schema.MaxRewinds - 1), "`conflict`: take an earlier point, or fork the run"},
 		{"marks; forks; completed phases", fmt.Sprintf("%d; %d; %d", schema.MaxMarks, schema.MaxForks, schema.MaxCompletedPhases), "dead letter `too_many`"},
 		{"head of a run at the point of a fork or a rewind", size(schema.MaxBaseHead), "`ErrConfig`, `conflict`; dead letter `invalid_data`"},

@@ -34,6 +34,8 @@ const (
 	AfterTakeover  Point = "after-takeover"
 	// BeforeReply: the answer to a request is about to be sent.
 	BeforeReply Point = "before-reply"
+	// AfterTold: the log of a parent has the signal of its child's end, and the end is still listed as untold.
+	AfterTold Point = "after-told"
 	// BeforePurge and AfterPurge: proven events are about to be purged, or were.
 	BeforePurge Point = "before-purge"
 	AfterPurge  Point = "after-purge"
@@ -47,7 +49,7 @@ const (
 func Points() []Point {
 	return []Point{
 		AfterFetch, AfterApply, AfterDeadLetters, BeforeSegmentPut, AfterSegmentPut, AfterIndexPut, BeforeCheckpointPut,
-		AfterCheckpointPut, AfterWatermark, BeforeBarrier, AfterBarrier, BeforeTakeover, AfterTakeover, BeforeReply, BeforePurge,
+		AfterCheckpointPut, AfterWatermark, BeforeBarrier, AfterBarrier, BeforeTakeover, AfterTakeover, BeforeReply, AfterTold, BeforePurge,
 		AfterPurge, BeforePublish, AfterPublish,
 	}
 }

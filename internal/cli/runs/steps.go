@@ -93,6 +93,7 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 // command with a placeholder cannot be sent unchanged.
 func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
 	command := func(answer string) string { return inbox.AnswerCommand(p, h.Run, w, answer) }
+	child, delegated := w.Child()
 	switch {
 	case w.Reason == schema.WaitToolApproval:
 		return []string{"allow the call with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
@@ -100,6 +101,8 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 		return []string{"allow the version with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
 	case w.Approval():
 		return []string{"allow the phase with: " + command(" --allow"), "or deny it with: " + command(" --deny")}
+	case delegated:
+		return []string{"see that run with: " + p.Command("runs show "+child)}
 	case w.Reason == schema.WaitSignal:
 		return []string{"it goes on with the next message: " + p.Command("signal "+h.Run+" NAME --text TEXT")}
 	case w.Reason == schema.WaitTimer:

@@ -359,7 +359,7 @@ func (s *Log) life() {
 
 // waiting is often about a call in doubt, if there is one.
 func (s *Log) waiting() schema.Data {
-	d := &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Reason: s.oneOf("reason", "auth", "tool_approval", "tool_in_doubt", "signal", "timer")}
+	d := &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3", schema.ChildWait("c")), Reason: s.oneOf("reason", "auth", "tool_approval", "tool_in_doubt", "signal", "timer")}
 	if d.Reason == schema.WaitTimer {
 		d.ExpiresAt = "2026-01-02T03:04:05Z"
 	}
@@ -384,7 +384,7 @@ func (s *Log) controlData() schema.Data {
 	handoff := s.oneOf("handoff", "h1", "h1", "h2")
 	switch s.pick("control data", 11) {
 	case 8, 9:
-		return &schema.SignalSentData{SignalID: s.oneOf("signal", "s1", "s2", "s3"), Name: "note"}
+		return &schema.SignalSentData{SignalID: s.oneOf("signal", "s1", "s2", "s3", schema.ChildWait("c")+".1"), Name: "note"}
 	case 0, 1:
 		return s.input()
 	case 2:

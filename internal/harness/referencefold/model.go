@@ -414,7 +414,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		})
 	case *schema.RunWaitingData:
 		var about *call
-		if d.Reason == schema.WaitSignal && m.signalled() {
+		if d.Reason == schema.WaitSignal && m.told(d.InterruptID) {
 			return yes(false)
 		}
 		if d.Reason == schema.WaitToolInDoubt {

@@ -3,6 +3,7 @@ package referencefold
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -62,11 +63,20 @@ func (m *Model) signalled() bool {
 	return slices.ContainsFunc(m.signals, func(s signal) bool { return s.turn == 0 })
 }
 
-// endSignalWaits ends the waits for a signal if there is one that is no turn's.
-func (m *Model) endSignalWaits() {
-	if m.signalled() {
-		maps.DeleteFunc(m.waits, func(id string, _ *call) bool { return m.hears[id] })
+// told reports whether there is such a signal that ends a wait under an id: a wait for a child's end needs one of that child.
+func (m *Model) told(wait string) bool {
+	for _, s := range m.signals {
+		child, ofChild := strings.CutPrefix(wait, "child.")
+		if s.turn == 0 && (!ofChild || strings.HasPrefix(s.id, "child."+child+".")) {
+			return true
+		}
 	}
+	return false
+}
+
+// endSignalWaits ends the waits for a signal if there is one for them that is no turn's.
+func (m *Model) endSignalWaits() {
+	maps.DeleteFunc(m.waits, func(id string, _ *call) bool { return m.hears[id] && m.told(id) })
 }
 
 // untold opens the signals again of a turn that is over without an answer.

@@ -221,7 +221,10 @@ func (r *Reason) CallEpoch() schema.Epoch {
 // WaitText describes a wait.
 func WaitText(w *schema.OpenInterrupt, tool string) string {
 	var what string
+	child, delegated := w.Child()
 	switch {
+	case delegated:
+		what = "for the end of run " + child
 	case w.Reason == schema.WaitToolApproval:
 		what = "for approval of " + cmp.Or(tool, "call "+w.ToolCallID)
 	case w.OfVersion():

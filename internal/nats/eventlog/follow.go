@@ -102,15 +102,15 @@ func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names sc
 	return follow(ctx, nc, js, names.EventStream(), config)
 }
 
-// FollowKeys makes a follower of a bucket's stream that reads the stored keys that match the filter, and then new
+// FollowKeys makes a follower of a bucket's stream that reads the stored keys that match a filter, and then new
 // puts, in stream order. It is for keys with one stored message each, such as those put with a roll-up; of another
 // key every message comes, the last one last.
 //
 // A request for the last message of each subject instead would make the server read all blocks with one before it
 // answers, and store nothing in the meantime: five seconds and more in a bucket of a million runs.
-func FollowKeys(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream, filter string) (*Follower, error) {
+func FollowKeys(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, filters ...string) (*Follower, error) {
 	return follow(ctx, nc, js, stream, jetstream.ConsumerConfig{
-		FilterSubjects:    []string{filter},
+		FilterSubjects:    filters,
 		DeliverPolicy:     jetstream.DeliverAllPolicy,
 		AckPolicy:         jetstream.AckNonePolicy,
 		MaxDeliver:        1,
