@@ -246,3 +246,45 @@ func TestDelegate_ChildHandsOver_WaitsForTheRunThatContinues(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "done by c2", end.Summary)
 }
+
+// The daemon died after each step of telling a parent: the fold had listed the end, or the parent had the signal, or the child
+// was reopened meanwhile.
+func TestChildEnd_DaemonDiedBetweenSteps_IsToldOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	start(t, w.fleet(), "parent")
+	f := w.fleet(named("child"))
+	for _, id := range []string{"ended", "lives"} {
+		run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, Parent: &schema.Parent{Run: "parent"}})
+		require.NoError(t, err)
+		if id == "ended" {
+			require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+		}
+	}
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	list := func(runs ...string) {
+		for _, run := range runs {
+			_, err := kv.Put(t.Context(), schema.UntoldKeyPrefix+run, nil)
+			require.NoError(t, err)
+		}
+	}
+	told := func() {
+		require.Eventually(t, func() bool {
+			keys, err := kv.ListKeysFiltered(t.Context(), schema.UntoldKeyPrefix+">")
+			require.NoError(t, err)
+			left := 0
+			for range keys.Keys() {
+				left++
+			}
+			return left == 0 && len(w.fold("parent").Signals) == 1
+		}, patience, 10*time.Millisecond)
+	}
+	list("ended", "lives", "unknown")
+	w.daemon()
+	told()
+	list("ended", "lives")
+	told()
+	require.Equal(t, "child.ended.1", w.fold("parent").Signals[0].SignalID)
+	require.Zero(t, w.fold("parent").Head.Counts.DeadLetters)
+}
