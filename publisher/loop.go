@@ -69,8 +69,8 @@ type ModelRequest struct {
 //   - the model sees that a call failed, was denied or was abandoned, that a pure or idempotent call timed out, and
 //     that arguments do not match the tool's schema. A held call makes the run wait for a person.
 //
-// The run ends when the model answers without a call; the text of the answer is its summary. With Complete, it ends
-// when the completion tool has returned. A [HandoffTool] ends it, too. A message after the answer, and a signal, is
+// The run ends when the model answers without a call, unless it is a Chat; the text of the answer is its summary. With
+// Complete, it ends when the completion tool has returned. A [HandoffTool] ends it, too. A message after the answer, and a signal, is
 // answered first. An answer that the provider cut off (finish reason length, max_tokens, max_output_tokens or
 // model_context_window_exceeded) does not end the run, and none of its calls is made: the model is told so, and after
 // three such answers in a row the run fails. The run fails at once if the provider withheld the answer
@@ -95,6 +95,8 @@ type Loop struct {
 	// answers without a call is reminded to call it, at most three times in a row; then the run fails. Empty means that
 	// an answer without a call ends the run.
 	Complete string
+	// Chat: an answer without a call does not end the run, which waits for the next signal, as in [Run.AwaitSignal].
+	Chat bool
 
 	// MaxTurns limits the turns; the lower one of it and RunSpec.MaxTurns applies. MaxTokens limits the input and
 	// output tokens of all turns together, MaxTime the time since the start of the run, waits included. After a rewind
@@ -346,6 +348,9 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	switch {
 	case len(calls) > 0:
 		return false, nil
+	case l.Chat:
+		_, err := l.run.AwaitSignal(ctx)
+		return false, err
 	case l.Complete == "":
 		return end(RunEnd{}, ended)
 	case l.reminders() >= mostReminders:
