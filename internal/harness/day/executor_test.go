@@ -164,7 +164,17 @@ func (w *worker) loop() publisher.Loop {
 		Text string `json:"text"`
 	}
 	file := func(ctx context.Context, _ filing) (string, error) { return w.effect(ctx, fileDone) }
-	tools := []publisher.Tool{publisher.NewTool("file", "Files the receipt.", publisher.Idempotent, file)}
+	type helper struct {
+		Agent string `json:"agent"`
+	}
+	ask := func(ctx context.Context, in helper) (string, error) {
+		end, err := publisher.InvocationOf(ctx).Run().Delegate(ctx, publisher.RunSpec{Agent: in.Agent, Task: "Settle a bill, too."})
+		return heard(in.Agent, end.Status), err
+	}
+	tools := []publisher.Tool{
+		publisher.NewTool("file", "Files the receipt.", publisher.Idempotent, file),
+		publisher.NewTool("ask", "Lets another agent help.", publisher.Idempotent, ask),
+	}
 	if w.Build == 1 {
 		tools = append(tools,
 			publisher.NewTool("search", "Looks for the bill.", publisher.Pure, look),

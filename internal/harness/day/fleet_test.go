@@ -29,7 +29,7 @@ import (
 
 // scale is the size of a day.
 type scale struct {
-	servers, runs, poisoned, capacity int
+	servers, runs, leads, capacity int
 	// tries of the model; the agent writer has the SDK's default.
 	tries int
 	// minute is how long one of the script lasts at least; think is how long the model takes at most; down is how long a

@@ -34,8 +34,24 @@ type event struct {
 	tool   string
 }
 
-// lives reads the record of each run.
+// lives reads the record of each run, and of the children that runs have started.
 func (d *day) lives(ctx context.Context) (list []*life) {
+	for _, o := range slices.Clone(d.orders) {
+		if !strings.HasSuffix(o.id, lead) {
+			continue
+		}
+		d.until(ctx, "the children of "+o.id+" cannot be listed", func() error {
+			list, err := d.sdk.List(ctx, schema.ListRequest{Parent: o.id})
+			if err != nil {
+				return err
+			}
+			for i := range list.Runs {
+				d.orders = append(d.orders, &order{id: list.Runs[i].Run, agent: list.Runs[i].Agent})
+			}
+			return nil
+		})
+	}
+	slices.SortFunc(d.orders, func(a, b *order) int { return strings.Compare(a.id, b.id) })
 	for _, o := range d.orders {
 		l := &life{order: o}
 		d.until(ctx, "run "+o.id+" cannot be read", func() (err error) {
@@ -64,7 +80,7 @@ func (d *day) lives(ctx context.Context) (list []*life) {
 
 // judge checks the day.
 func (d *day) judge(lives []*life) []verdict {
-	return []verdict{d.ends(lives), d.effects(lives), d.asking(), d.stillness(lives), d.versions(lives), d.webhook(lives), d.causes()}
+	return []verdict{d.ends(lives), d.effects(lives), d.asking(), d.stillness(lives), d.versions(lives), d.children(lives), d.webhook(lives), d.causes()}
 }
 
 // ends: no run failed for a reason that was not its own.
@@ -178,6 +194,47 @@ func (d *day) order(id string) *order {
 		return nil
 	}
 	return d.orders[i]
+}
+
+// children: each parent heard once of each child's end, and its model was told how it ended.
+func (d *day) children(lives []*life) verdict {
+	v := verdict{promise: "A parent heard of each child's end once"}
+	of, ends := map[string][]*life{}, map[string]int{}
+	for _, l := range lives {
+		if p := l.state.Head.Parent; p != nil {
+			of[p.Run] = append(of[p.Run], l)
+		}
+	}
+	for _, l := range lives {
+		if !strings.HasSuffix(l.id, lead) {
+			continue
+		}
+		var told strings.Builder
+		for i := range l.state.Calls {
+			fmt.Fprintln(&told, string(l.state.Calls[i].Result))
+		}
+		if len(of[l.id]) != 2 || len(l.state.Signals) != 2 {
+			v.broken = append(v.broken, fmt.Sprintf("run %s has %d children and heard %d ends", l.id, len(of[l.id]), len(l.state.Signals)))
+		}
+		for _, child := range of[l.id] {
+			status := child.state.Head.Status
+			if child.state.Head.Quarantined(0) {
+				status = schema.StatusQuarantined
+			}
+			ends[heard(child.agent, status)]++
+			signals := 0
+			for i := range l.state.Signals {
+				if s := &l.state.Signals[i]; schema.Hears(schema.ChildWait(child.id), s.SignalID) && s.ConsumedAt != "" {
+					signals++
+				}
+			}
+			if n := strings.Count(told.String(), heard(child.agent, status)); signals != 1 || n != 1 {
+				v.broken = append(v.broken, fmt.Sprintf("run %s: child %s is %s: %d signals, told %d times", l.id, child.id, status, signals, n))
+			}
+		}
+	}
+	v.found = fmt.Sprintf("%v", ends)
+	return v
 }
 
 // versions: the record says what the deploy changed, and calls of the old build do no harm.

@@ -29,6 +29,11 @@ const (
 	fileDone = "the receipt is filed"
 )
 
+// heard is what the model is told of the end of a child.
+func heard(agent string, status schema.Status) string {
+	return fmt.Sprintf("the helper %s is %s", agent, status)
+}
+
 // asked is a request to the provider.
 type asked struct {
 	run, agent, life string
@@ -182,6 +187,12 @@ func answer(f wire.Form, run string, turn int, body []byte) string {
 	}
 	if strings.Contains(tools.String(), `"currency"`) {
 		pay = `{"amount":5,"currency":"CHF"}`
+	}
+	if strings.HasSuffix(run, lead) && !has(heard(digger, "")) {
+		add("ask", `{"agent":"digger"}`)
+		calls[0].id += "-digger"
+		add("ask", `{"agent":"clerk"}`)
+		return response(f, turn, calls)
 	}
 	both := chance(run, 0)%3 == 0
 	if !has(payDone) && (both || has(lookDone)) {

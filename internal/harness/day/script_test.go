@@ -58,6 +58,9 @@ var tenants = []string{"acme", "bern", "cern", "dune", "east"}
 // ownFailure ends the ids of runs that the provider refuses for good.
 const ownFailure = "-bad"
 
+// lead ends the ids of runs that delegate: to the digger, whose executor always dies, and to a clerk.
+const lead = "-lead"
+
 // day is one of a fleet.
 type day struct {
 	*fleet
@@ -82,9 +85,9 @@ func ordersOf(s scale) (list []*order) {
 		}
 		o.id = fmt.Sprintf("%s-%s-%d", o.agent, o.tenant, i)
 		switch {
-		case i%(s.runs/s.poisoned) == s.runs/s.poisoned/2:
-			o.agent = digger
-			o.id = fmt.Sprintf("%s-%s-%d", digger, o.tenant, i)
+		case i%(s.runs/s.leads) == s.runs/s.leads/2:
+			o.agent = "writer"
+			o.id = fmt.Sprintf("%s-%s-%d%s", o.agent, o.tenant, i, lead)
 		case i%50 == 7:
 			o.id += ownFailure
 		}
