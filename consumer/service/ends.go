@@ -170,6 +170,7 @@ func (s *Service) signalEnd(ctx context.Context, end *schema.ChildEnd) error {
 		case schema.CodeRunFull:
 			s.log.Error().Err(err).Str(logkey.Run, end.Parent).Str("child", end.Run).Msg("parent cannot be told of the end of its child")
 			return nil
+		default: // told later
 		}
 	}
 	return err
