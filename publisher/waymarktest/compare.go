@@ -220,10 +220,16 @@ func (d *difference) facts(a, b *trial) {
 	}
 }
 
-// questions counts the questions, except those that a crash raised.
+// incidental reports whether a run may have a wait or not: one that a crash or a failed try raised, or for a child that
+// may have ended before.
+func incidental(w *schema.StateWait) bool {
+	return w.Reason == schema.WaitToolInDoubt || strings.HasPrefix(w.InterruptID, schema.RetryWait) || strings.HasPrefix(w.InterruptID, schema.ChildPrefix)
+}
+
+// questions counts the questions, except incidental waits.
 func questions(s *schema.State) (n int) {
 	for i := range s.Waits {
-		if s.Waits[i].Reason != schema.WaitToolInDoubt && !strings.HasPrefix(s.Waits[i].InterruptID, schema.RetryWait) {
+		if !incidental(&s.Waits[i]) {
 			n++
 		}
 	}

@@ -357,8 +357,8 @@ func (d *difference) questions(a, b *schema.State) {
 	}
 	for i := range a.Waits {
 		was := &a.Waits[i]
-		if was.Reason == schema.WaitToolInDoubt || strings.HasPrefix(was.InterruptID, schema.RetryWait) {
-			continue // caused by a crash or by a failed try, which are not replayed
+		if incidental(was) {
+			continue // its cause is not replayed
 		}
 		var is *schema.StateWait
 		if key := plainly(questionOf(was), a); len(asked[key]) > 0 {
