@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,6 +60,9 @@ type Fleet struct {
 	notices *nats.Subscription
 	// changes delivers notices that the fleet's settings changed.
 	changes *nats.Subscription
+	// heard is the connection, counted from 1, on which Start has read the settings. Notices are lost before the first Start
+	// or Claim, and between two connections.
+	heard atomic.Uint64
 }
 
 // Connect finds the server (see [Config]) or uses the given connection, and looks up the fleet. It returns [ErrConfig],
@@ -187,14 +191,19 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 
 // startPaused returns [ErrPaused] if a pause selects a new run that is to begin at once.
 func (f *Fleet) startPaused(ctx context.Context, spec *RunSpec) error {
-	settings, err := f.settings.Load(), error(nil)
+	settings, connection := f.settings.Load(), f.nc.Stats().Reconnects+1
 	live := schema.Live{Run: spec.ID, Agent: spec.Agent, ModelTier: spec.ModelTier, Labels: spec.Labels}
-	if spec.submitted || len(schema.PausesOf(settings.Pauses, &live)) == 0 {
+	if spec.submitted || f.heard.Load() == connection && len(schema.PausesOf(settings.Pauses, &live)) == 0 {
 		return nil
 	}
-	if settings, err = f.leaderSettings(ctx); err != nil { // the end of the pause may not have been heard
+	// The end of the pause may not have been heard.
+	if err := f.insist(ctx, schema.FleetBucket, f.cfg.TryTimeout, func(try context.Context) (err error) {
+		settings, err = f.leaderSettings(try)
+		return err
+	}); err != nil {
 		return err
 	}
+	f.heard.Store(connection)
 	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
 		return fmt.Errorf("%w since %s: %s; submit it, or end the pause: waymark unpause %s", ErrPaused, pauses[0].Since, pauses[0].Reason, pauses[0].Flags())
 	}

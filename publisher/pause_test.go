@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
@@ -285,6 +286,32 @@ func TestPause_Start_IsRefused(t *testing.T) {
 	require.NoError(t, err)
 	askPause(t, nc, schema.PauseRequest{Scope: schema.Scope{Agent: "coder"}, End: true})
 	require.NoError(t, start("other", "coder"))
+}
+
+// The pause comes between Connect and the first Start, or the connection broke and its notice is lost.
+func TestPause_NoticeIsLost_StartIsRefused(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	nc, f := w.Conn(), w.Fleet("exec", nil)
+	start := func() error {
+		_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+		return err
+	}
+	askPause(t, nc, schema.PauseRequest{Reason: "it bills twice"})
+	require.ErrorIs(t, start(), publisher.ErrPaused)
+	askPause(t, nc, schema.PauseRequest{End: true})
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r0", Agent: "coder"})
+	require.NoError(t, err)
+
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	_, _, err = kvstore.NewFleets(js).Pause(t.Context(), schema.DefaultFleet, schema.Pause{Reason: "why", By: "ann", Since: schema.FormatTime(time.Now())},
+		func(*schema.Pause) bool { return false })
+	require.NoError(t, err)
+	before := f.Conn().Stats().Reconnects
+	require.NoError(t, f.Conn().ForceReconnect())
+	require.Eventually(t, func() bool { return f.Conn().Stats().Reconnects > before && f.Conn().IsConnected() }, patience, time.Millisecond)
+	require.ErrorIs(t, start(), publisher.ErrPaused)
 }
 
 // answerQ answers the question of the agent, if it is open.
