@@ -40,7 +40,7 @@ type Blob struct {
 func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map[string]struct{}) (map[string][]Blob, error) {
 	found := make(map[string][]Blob)
 	about := newBlobBucket(js, fleet, ".M.")
-	err := about.everyKey(ctx, "*", func(key string) {
+	_, err := about.everyKey(ctx, "*", func(key string) {
 		name, err := decodeName(key)
 		if err != nil {
 			return // written by another client
@@ -68,7 +68,7 @@ func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map
 		marks[schema.BlobMark(run)] = run
 	}
 	chunks := newBlobBucket(js, fleet, ".C.")
-	err = chunks.everyKey(ctx, "*", func(id string) {
+	_, err = chunks.everyKey(ctx, "*", func(id string) {
 		mark, ok := schema.MarkOfBlobID(id)
 		if !ok {
 			return

@@ -132,7 +132,7 @@ func TestPut_NoAnswer_Unavailable(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrUnavailable)
 	_, _, err = b.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.ErrorIs(t, err, kvstore.ErrUnavailable)
-	_, err = b.shard.Checkpoints.LiveRuns(t.Context())
+	_, _, err = b.shard.Checkpoints.LiveRuns(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrUnavailable)
 }
 

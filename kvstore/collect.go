@@ -42,7 +42,7 @@ func (s *Shard) CollectBlobs(ctx context.Context, now time.Time) (n int, err err
 	}
 	about, chunks := newBlobBucket(s.js, s.Names.Fleet, ".M."), newBlobBucket(s.js, s.Names.Fleet, ".C.")
 	ids := make(map[string]struct{})
-	if err := chunks.everyKey(ctx, "*", func(id string) {
+	if _, err := chunks.everyKey(ctx, "*", func(id string) {
 		if len(ids) < collectChunks {
 			ids[id] = struct{}{}
 		}

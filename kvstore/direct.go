@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strconv"
@@ -115,23 +116,30 @@ func (b *bucket) history(ctx context.Context, key string) (entries []entry, err 
 	return entries, err
 }
 
-// runs returns the runs that have a key under a prefix, sorted. It may be stale.
-func (b *bucket) runs(ctx context.Context, prefix string) (runs []string, err error) {
-	err = b.everyKey(ctx, prefix+"*", func(key string) {
+// runs returns the runs that have a key under a prefix, sorted. It may be stale: upTo is as of everyKey.
+func (b *bucket) runs(ctx context.Context, prefix string) (runs []string, upTo schema.Revision, err error) {
+	upTo, err = b.everyKey(ctx, prefix+"*", func(key string) {
 		if run := strings.TrimPrefix(key, prefix); schema.ValidName(run) {
 			runs = append(runs, run)
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the runs under %.200q of %s: %w", prefix, b.name, err)
+		return nil, 0, fmt.Errorf("list the runs under %.200q of %s: %w", prefix, b.name, err)
 	}
-	return runs, nil
+	return runs, upTo, nil
 }
 
 // everyKey calls yield with the keys that match a filter, sorted, each once. Keys deleted between two pages move the
-// border: a page must begin with the last key of the page before, or it is asked for again from an earlier offset.
-func (b *bucket) everyKey(ctx context.Context, filter string, yield func(key string)) error {
-	return everyPage(func(offset int) ([]string, bool, error) { return b.subjectPage(ctx, filter, offset) }, yield)
+// border: a page must begin with the last key of the page before, or it is asked for again from an earlier offset. upTo
+// is the lowest last revision of a page.
+func (b *bucket) everyKey(ctx context.Context, filter string, yield func(key string)) (upTo schema.Revision, err error) {
+	upTo = math.MaxUint64
+	err = everyPage(func(offset int) ([]string, bool, error) {
+		keys, more, at, err := b.subjectPage(ctx, filter, offset)
+		upTo = min(upTo, at)
+		return keys, more, err
+	}, yield)
+	return upTo, err
 }
 
 func everyPage(page func(offset int) (keys []string, more bool, err error), yield func(key string)) error {
@@ -159,12 +167,13 @@ func everyPage(page func(offset int) (keys []string, more bool, err error), yiel
 
 // subjectPage is one page of the keys that match a filter, sorted; more says that others follow. The server counts
 // all matching subjects for every page, so each page costs about as much as all of them.
-func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (keys []string, more bool, err error) {
+func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (keys []string, more bool, upTo schema.Revision, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	reply, err := jsapi.Request[struct {
 		Total int `json:"total"`
 		State struct {
+			Last     schema.Revision   `json:"last_seq"`
 			Subjects map[string]uint64 `json:"subjects"`
 		} `json:"state"`
 	}](ctx, b.js, "STREAM.INFO."+b.stream, struct {
@@ -172,12 +181,12 @@ func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (ke
 		Offset int    `json:"offset,omitzero"`
 	}{b.prefix + filter, offset})
 	if err != nil {
-		return nil, false, translate(err)
+		return nil, false, 0, translate(err)
 	}
 	keys = make([]string, 0, len(reply.State.Subjects))
 	for subject := range reply.State.Subjects {
 		keys = append(keys, strings.TrimPrefix(subject, b.prefix))
 	}
 	slices.Sort(keys)
-	return keys, len(keys) > 0 && offset+len(keys) < reply.Total, nil
+	return keys, len(keys) > 0 && offset+len(keys) < reply.Total, reply.State.Last, nil
 }

@@ -89,16 +89,20 @@ func (c *Checkpoints) Children(ctx context.Context, run string) ([]string, error
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, err
 	}
-	return c.bucket.runs(ctx, schema.ChildKeyPrefix+run+".")
+	runs, _, err := c.bucket.runs(ctx, schema.ChildKeyPrefix+run+".")
+	return runs, err
 }
 
 // Runs returns the runs that have a checkpoint, sorted. The server goes through all keys of the bucket, so use it only
 // for one-off work.
-func (c *Checkpoints) Runs(ctx context.Context) ([]string, error) { return c.bucket.runs(ctx, "") }
+func (c *Checkpoints) Runs(ctx context.Context) ([]string, error) {
+	runs, _, err := c.bucket.runs(ctx, "")
+	return runs, err
+}
 
 // LiveRuns returns the runs of the live index, sorted, some of which may have just ended. The cost depends on their
-// number only.
-func (c *Checkpoints) LiveRuns(ctx context.Context) ([]string, error) {
+// number only. All entries up to the revision upTo are taken into account.
+func (c *Checkpoints) LiveRuns(ctx context.Context) (runs []string, upTo schema.Revision, err error) {
 	return c.bucket.runs(ctx, schema.LiveKeyPrefix)
 }
 

@@ -57,10 +57,13 @@ func TestOf_DamagedOrMissingCheckpoint_CarriesItsError(t *testing.T) {
 		_, err = b.js.Publish(t.Context(), "$KV."+b.names.CheckpointBucket()+"."+schema.LiveKeyPrefix+key, []byte("foreign"))
 		require.NoError(t, err)
 	}
-	runs, err := cps.LiveRuns(t.Context())
+	runs, upTo, err := cps.LiveRuns(t.Context())
 	require.NoError(t, err)
 	require.Len(t, runs, 1500, "keys of other clients are no runs")
 	require.IsIncreasing(t, runs)
+	last, err := b.js.Stream(t.Context(), "KV_"+b.names.CheckpointBucket())
+	require.NoError(t, err)
+	require.EqualValues(t, last.CachedInfo().State.LastSeq, upTo)
 	list, _, upTo := checkpointsOf(t, cps, runs)
 	require.NotZero(t, upTo)
 	for _, s := range list {
@@ -80,7 +83,7 @@ func TestOf_DamagedOrMissingCheckpoint_CarriesItsError(t *testing.T) {
 func TestLiveRuns_EmptyBucket_ReturnsNone(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
-	runs, err := cps.LiveRuns(t.Context())
+	runs, _, err := cps.LiveRuns(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, runs)
 	entries, _, err := cps.Live(t.Context())

@@ -145,7 +145,7 @@ func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error)
 // It may be stale: upTo is as in [Checkpoints.Of], for up to a thousand runs.
 func (c *Checkpoints) Live(ctx context.Context, runs ...string) (entries []LiveEntry, upTo schema.Revision, err error) {
 	if runs == nil {
-		if runs, err = c.LiveRuns(ctx); err != nil {
+		if runs, _, err = c.LiveRuns(ctx); err != nil {
 			return nil, 0, err
 		}
 	}

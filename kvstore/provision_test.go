@@ -371,7 +371,7 @@ func TestPut_MissingBucket_Named(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 	_, _, err = b.shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
-	_, err = b.shard.Checkpoints.LiveRuns(t.Context())
+	_, _, err = b.shard.Checkpoints.LiveRuns(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 }
 

@@ -84,7 +84,8 @@ func (r *Removals) Done(ctx context.Context, run string, rev schema.Revision) er
 
 // Runs returns the listed runs. The cost depends on their number only.
 func (r *Removals) Runs(ctx context.Context) ([]string, error) {
-	return r.bucket.runs(ctx, schema.RemovalKeyPrefix)
+	runs, _, err := r.bucket.runs(ctx, schema.RemovalKeyPrefix)
+	return runs, err
 }
 
 // Removed reports whether the daemon has removed everything of a run whose run.erased is in the log, and its entry in

@@ -132,7 +132,7 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 		for _, filter := range []string{
 			schema.EndedKeyPrefix + "*.*." + run, schema.ChildKeyPrefix + "*." + run,
 		} {
-			more, _, err := s.Checkpoints.bucket.subjectPage(ctx, filter, 0)
+			more, _, _, err := s.Checkpoints.bucket.subjectPage(ctx, filter, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -212,7 +212,7 @@ func (s *Shard) removeEvents(ctx context.Context, signers *schema.Keys, run stri
 // keysOf are the keys of a run's segments, deleted ones included.
 func (s *Segments) keysOf(ctx context.Context, run string) ([]string, error) {
 	var keys []string
-	if err := s.bucket.everyKey(ctx, run+".*", func(key string) { keys = append(keys, key) }); err != nil {
+	if _, err := s.bucket.everyKey(ctx, run+".*", func(key string) { keys = append(keys, key) }); err != nil {
 		return nil, fmt.Errorf("list segments of run %s: %w", run, err)
 	}
 	return keys, nil

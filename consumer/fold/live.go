@@ -160,7 +160,7 @@ func (x *liveIndex) suspect(run string) { x.suspects.Store(run, nil) }
 func (x *liveIndex) compare(ctx context.Context) (err error) {
 	cps := x.shard.Checkpoints
 	if x.left == nil {
-		if x.left, err = cps.LiveRuns(ctx); err != nil {
+		if x.left, _, err = cps.LiveRuns(ctx); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,7 @@ func (s *term) checkLosses(ctx context.Context) error {
 	}
 	x := &s.losses
 	if x.left == nil {
-		runs, err := s.shard.Checkpoints.LiveRuns(ctx)
+		runs, _, err := s.shard.Checkpoints.LiveRuns(ctx)
 		if err != nil {
 			return err
 		}

@@ -125,7 +125,7 @@ func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.P
 	if err != nil {
 		return 0, 0, err
 	}
-	runs, err := src.Store.Checkpoints.LiveRuns(ctx)
+	runs, err := readUpTo(ctx, mark, src.Store.Checkpoints.LiveRuns)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -137,12 +137,9 @@ func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.P
 		going = int(failed.Load())
 	}()
 	for chunk := range slices.Chunk(runs, liveChunk) {
-		entries, upTo, err := src.Store.Checkpoints.Live(ctx, chunk...)
-		for err == nil && upTo != 0 && upTo < mark { // of a replica that lags behind
-			if err = pause.For(ctx, foldLook); err == nil {
-				entries, upTo, err = src.Store.Checkpoints.Live(ctx, chunk...)
-			}
-		}
+		entries, err := readUpTo(ctx, mark, func(ctx context.Context) ([]kvstore.LiveEntry, schema.Revision, error) {
+			return src.Store.Checkpoints.Live(ctx, chunk...)
+		})
 		if err != nil {
 			return selected, going, err
 		}
@@ -154,7 +151,7 @@ func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.P
 				continue
 			case e.Live.Driven:
 				group.Go(func() error {
-					if _, err := s.writer.write(ctx, e.Run, change{decide: stop([]schema.Pause{*p})}); err != nil {
+					if _, err := s.writer.write(ctx, e.Run, change{decide: s.stop}); err != nil {
 						failed.Add(1)
 						s.refusals.Warn().Err(err).Str(logkey.Run, e.Run).Msg("pause not written into the run, trying again")
 					}
@@ -165,6 +162,20 @@ func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.P
 		}
 	}
 	return selected, going, nil
+}
+
+// readUpTo reads until the answer is at least as new as a revision. A replica that lags behind, and a leader that was just
+// replaced, answer with less, or with nothing.
+func readUpTo[T any](ctx context.Context, mark schema.Revision, read func(context.Context) (T, schema.Revision, error)) (T, error) {
+	for {
+		got, upTo, err := read(ctx)
+		if err == nil && upTo < mark {
+			if err = pause.For(ctx, foldLook); err == nil {
+				continue
+			}
+		}
+		return got, err
+	}
 }
 
 // stopRuns writes the pauses into the logs of the runs of a shard that an executor may go on with, while this process folds
@@ -187,7 +198,7 @@ func (s *Service) stopRuns(ctx context.Context, shard int) {
 				defer busy.Delete(run)
 				within, cancel := context.WithTimeout(ctx, claimPatience)
 				defer cancel()
-				if _, err := s.writer.write(within, run, change{decide: stop(s.liveRuns.Pauses())}); err != nil && ctx.Err() == nil {
+				if _, err := s.writer.write(within, run, change{decide: s.stop}); err != nil && ctx.Err() == nil {
 					log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
 					_ = pause.For(ctx, stopAgain) // it ends with ctx, too
 				}
@@ -210,15 +221,13 @@ func (s *Service) leads(shard int) bool {
 	return w != nil && w.Leads()
 }
 
-// stop decides, by the log, whether a run needs one of the pauses in it.
-func stop(pauses []schema.Pause) func(context.Context, *reader.Snapshot) (decision, error) {
-	return func(_ context.Context, r *reader.Snapshot) (d decision, err error) {
-		live := schema.LiveOf(&r.Head)
-		if of := schema.PausesOf(pauses, &live); len(of) > 0 && live.Driven {
-			d.data = &schema.RunPausedData{By: of[0].By, Claimed: of[0].Claimed, Reason: of[0].Reason}
-		}
-		return d, nil
+// stop decides, by the log, whether a run needs a pause in it: one of the present ones, because an operator may have ended
+// another in the meantime.
+func (s *Service) stop(_ context.Context, r *reader.Snapshot) (d decision, err error) {
+	if of := s.pausesOf(&r.Head); len(of) > 0 && schema.LiveOf(&r.Head).Driven {
+		d.data = &schema.RunPausedData{By: of[0].By, Claimed: of[0].Claimed, Reason: of[0].Reason}
 	}
+	return d, nil
 }
 
 // pausesOf are those that select a run, whatever its status.
@@ -230,14 +239,19 @@ func (s *Service) pausesOf(h *schema.Head) []schema.Pause {
 // stillPaused refuses a run to the executor that has just taken it over, if a pause selects it by the fleet's settings as
 // they are now. So a takeover that was judged before a pause is stored before the pause, and stopShard sees it, or its
 // executor is not given the run. A run that has the pause in its log can be given: its executor gives it back.
-func (s *Service) stillPaused(ctx context.Context, h *schema.Head) error {
+// A run that had ended is open again: its takeover is stored.
+func (s *Service) stillPaused(ctx context.Context, h *schema.Head, reason string) error {
 	settings, _, err := kvstore.NewFleets(s.js).Get(ctx, s.cfg.Fleet)
 	if err != nil || h.Paused {
 		return err
 	}
 	live := schema.LiveOf(h)
 	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
-		return errPaused(h.Run, &pauses[0])
+		err := errPaused(h.Run, &pauses[0])
+		if reason == schema.TakeoverReopen || reason == schema.TakeoverRewind {
+			err.Message += "; the run is open again, and goes on at the unpause"
+		}
+		return err
 	}
 	return nil
 }

@@ -254,7 +254,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return v.prepare(ctx, r)
 	})
 	if err == nil && req.After == "" {
-		err = s.stillPaused(ctx, &r.Head)
+		err = s.stillPaused(ctx, &r.Head, req.Reason)
 	}
 	if err != nil {
 		return err
