@@ -111,7 +111,7 @@ func (r *PauseReply) Doubt() string {
 		list = append(list, fmt.Sprintf("%d of these runs", r.Going))
 	}
 	if r.Unproven > 0 {
-		list = append(list, fmt.Sprintf("other runs in %d shards", r.Unproven))
+		list = append(list, fmt.Sprintf("other runs in %d of the shards", r.Unproven))
 	}
 	if len(list) == 0 {
 		return ""

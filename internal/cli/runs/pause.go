@@ -58,7 +58,7 @@ type pauseCmd struct {
 // Help is the text below the flags.
 func (pauseCmd) Help() string {
 	return `Executors finish the calls that are under way, record them, and begin nothing more. Paused runs keep their place. Answers and messages to them are ` +
-		`recorded. The answer proves that no run that an executor has begins anything more, or says what is not proven yet.
+		`recorded. The answer proves that no hold or verify tool and no turn begins any more, or says what is not proven yet.
 
 Examples:
   waymark pause --all --reason "the provider bills twice"
