@@ -116,11 +116,12 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 	return p, nil
 }
 
-// endsPage is the number of ends that are posted together.
+// endsPage is the number of ends that are read together to be posted.
 const endsPage = 64
 
 // Unposted returns the next ended runs behind the cursor, in the order of their puts, and the cursor behind them with the
-// revision of the stored one, for [Checkpoints.Posted]. Without a cursor it stores one: earlier ends are not posted.
+// revision of the stored one, for [Checkpoints.Posted]. It leaves out accepted ends that a rebuild put again. Without a
+// cursor it stores one: earlier ends are not posted.
 func (c *Checkpoints) Unposted(ctx context.Context) (runs []EndedRun, next schema.Posted, rev schema.Revision, err error) {
 	_, last, err := c.span(ctx)
 	if err != nil {
@@ -141,10 +142,13 @@ func (c *Checkpoints) Unposted(ctx context.Context) (runs []EndedRun, next schem
 		return nil, next, 0, fmt.Errorf("ends of %s to post: %w", c.bucket.name, err)
 	}
 	for _, f := range found {
-		if e, ok := endedOf(f); ok && (e.Position == 0 || e.Position > next.Position) {
+		if e, ok := endedOf(f); ok && (!e.Rebuilt || e.Position > next.Position) {
 			runs = append(runs, e)
-			next.Position = max(next.Position, e.Position)
 		}
+	}
+	// A put can fail while a later one is stored: lower positions may follow.
+	for i := range runs {
+		next.Position = max(next.Position, runs[i].Position)
 	}
 	next.Revision = end - 1
 	if len(found) > 0 {

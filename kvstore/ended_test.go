@@ -232,3 +232,32 @@ func TestCheckpoints_ReadManyAtOnce_NeedNoQueueOfTheConnection(t *testing.T) {
 		require.Equal(t, runs[i], s.Checkpoint.Run)
 	}
 }
+
+// The put of an entry fails while a later one is stored, and the next term puts it. A rebuild puts accepted ends again.
+func TestUnposted_LatePut_IsReadAndRepeatsOfARebuildAreNot(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cps := b.shard.Checkpoints
+	unposted := func() (got []schema.StreamSequence) {
+		runs, next, rev, err := cps.Unposted(t.Context())
+		require.NoError(t, err)
+		for _, r := range runs {
+			got = append(got, r.Position)
+		}
+		if rev > 0 {
+			require.NoError(t, cps.Posted(t.Context(), next, rev))
+		}
+		return got
+	}
+	require.Empty(t, unposted())
+	putEnded(t, b, 90, 105)
+	require.Equal(t, []schema.StreamSequence{90, 105}, unposted())
+	putEnded(t, b, 100, 106)
+	require.Equal(t, []schema.StreamSequence{100, 106}, unposted())
+	for _, at := range []schema.StreamSequence{90, 100, 105, 106, 107} {
+		put := entryOf(at)
+		put.Ended.Rebuilt = true
+		require.NoError(t, cps.PutIndex(t.Context(), put))
+	}
+	require.Equal(t, []schema.StreamSequence{107}, unposted())
+}

@@ -28,6 +28,8 @@ type Ended struct {
 	Format int `json:"format"`
 	// Position is the stream sequence of the run's last event.
 	Position StreamSequence `json:"position"`
+	// Rebuilt: the fold worker put it while it folded the shard again.
+	Rebuilt bool `json:"rebuilt,omitzero"`
 	RunSummary
 	Extra jsontext.Value `json:",embed"`
 }
@@ -40,8 +42,8 @@ func EndedOf(h *Head) Ended {
 // PostedKey is the key of a shard's cursor over the index of ended runs: what the webhook's receiver has accepted.
 const PostedKey = "_.posted"
 
-// Posted is that cursor: the revision of the last accepted entry, and the position of its run's last event. An entry that
-// is put again has a later revision, and the same position.
+// Posted is that cursor: the revision of the last accepted entry, and the highest position of accepted ones. A rebuild puts
+// entries again, at later revisions and the same positions.
 type Posted struct {
 	Revision Revision       `json:"revision"`
 	Position StreamSequence `json:"position"`

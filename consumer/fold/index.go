@@ -43,6 +43,7 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 		next[i] = indexedOf(&r.head, s.cfg.MaxClaims)
 		if next[i].ended != "" && (next[i].ended != r.index.ended || next[i].at != r.index.at) {
 			e := schema.EndedOf(&r.head)
+			e.Rebuilt = s.mark.RebuildTo > 0
 			puts = append(puts, kvstore.IndexPut{Key: next[i].ended, Ended: &e})
 		}
 		for n, key := range next[i].children {

@@ -255,6 +255,9 @@ func TestIndexes_Rebuilt_HaveEveryRun(t *testing.T) {
 				return err == nil && mark.RebuildTo == 0
 			}, time.Minute, 10*time.Millisecond)
 			require.Equal(t, []string{r.key()}, w.ended())
+			page, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: math.MaxInt64, Limit: 1})
+			require.NoError(t, err)
+			require.True(t, page.Runs[0].Rebuilt)
 		})
 	}
 }

@@ -98,6 +98,11 @@ func TestServe_WebhookEnds_ReceiverIsAway_EachEndIsPostedLater(t *testing.T) {
 	end("r1")
 	end("r2")
 	eventually(func() bool { return refused > 1 })
+	require.Eventually(t, func() bool {
+		var out bytes.Buffer
+		code := Run(t.Context(), append([]string{"doctor", "--json"}, where...), func(string) string { return "" }, nil, &out, io.Discard)
+		return code == 0 && strings.Contains(out.String(), "ends of runs are not taken from daemon")
+	}, time.Minute, 50*time.Millisecond)
 	_, _ = stop()
 	end("r3")
 	mu.Lock()

@@ -349,9 +349,12 @@ func some(of func(*schema.FleetRuns) int, command, then, format string) func(*do
 // webhook checks the posts of the answering daemon.
 func (d *doctor) webhook(context.Context) (f base.Finding) {
 	if w := d.reply.Webhook; w != nil && w.FailingSince != "" {
+		what := "ends of runs are"
+		if w.Pending > 0 {
+			what = output.Plural(w.Pending, "entry", "entries") + " of the inbox " + output.InNumber(w.Pending, "is", "are")
+		}
 		return warning("check that its receiver runs and answers 2xx within 10s; the daemon retries by itself",
-			"%s of the inbox %s not taken from daemon %s, and posts fail since %s: %s", output.Plural(w.Pending, "entry", "entries"),
-			output.InNumber(w.Pending, "is", "are"), d.reply.Replica, w.FailingSince, w.Why)
+			"%s not taken from daemon %s, and posts fail since %s: %s", what, d.reply.Replica, w.FailingSince, w.Why)
 	}
 	return f
 }

@@ -62,7 +62,8 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Watch) {
 	labels, s := prometheus.Labels{"fleet": fleet}, w.Stats()
 	registry.MustRegister(
-		counterOf("waymark_webhook_taken_total", "Posts of inbox entries that the receiver accepted.", labels, &s.Taken),
+		counterOf("waymark_webhook_taken_total", "Posts that the receiver accepted.", labels, &s.Taken),
+		counterOf("waymark_webhook_given_up_total", "Ends of runs that the receiver refused while it accepted others.", labels, &s.GivenUp),
 		counterOf("waymark_webhook_failed_total", "Posts that were refused or not delivered; each try counts.", labels, &s.Failed),
 		counterOf("waymark_webhook_unread_total", "Reads of runs for the webhook that failed; each is repeated.", labels, &s.Unread),
 		gaugeOf("waymark_webhook_pending", "Inbox entries that the receiver has not accepted.", labels, func() float64 { return float64(s.Pending.Load()) }),

@@ -50,8 +50,7 @@ func (c Cmd) watchPeople(ctx context.Context, a *base.App, d *consumer.Daemon, n
 			return c.reasons(ctx, d, w)
 		},
 		Detail: func(ctx context.Context, r []standstill.Reason) { inbox.AddCalls(ctx, content, r) },
-		Ends:   endsToPost(d), Leads: func(shard int) bool { return d.Workers()[shard].Leads() }, Shards: shards,
-		Now: a.Now, Log: log,
+		Ends:   endsToPost(d), Shards: shards, Now: a.Now, Log: log,
 	})
 	if err != nil {
 		return nil, failure.New(failure.Usage, "use an address such as https://example.com/waymark", "--webhook: %v", err)
@@ -65,12 +64,12 @@ func (d *daemon) posts() *schema.FleetWebhook {
 		return nil
 	}
 	stats := d.webhook.Stats()
-	state := &schema.FleetWebhook{Pending: stats.Pending.Load()}
-	for _, f := range []*webhook.Failing{stats.EndsFailing.Load(), stats.Failing.Load()} {
-		if f == nil {
-			continue
-		}
-		state.FailingSince, state.Why = schema.FormatTime(f.Since), f.Why
+	state, oldest := &schema.FleetWebhook{Pending: stats.Pending.Load()}, stats.Failing.Load()
+	for i := range stats.EndsFailing {
+		oldest = webhook.Older(oldest, stats.EndsFailing[i].Load())
+	}
+	if oldest != nil {
+		state.FailingSince, state.Why = schema.FormatTime(oldest.Since), oldest.Why
 	}
 	return state
 }

@@ -5,8 +5,9 @@
 // the reason ends, and reads the run again before each post. So nothing is stored, and nothing is lost with a daemon:
 // the next one posts the reasons that still hold again, with the same id. So delivery is at least once.
 //
-// Ends are read from the index of ended runs, behind a stored cursor. It moves once the receiver has accepted them, so a
-// receiver may be away.
+// Ends are read from the index of ended runs, a page behind a stored cursor. It moves once the receiver has accepted them,
+// so a receiver may be away. An end that it refuses while it accepts others is given up after some tries. To tell the two
+// apart, the watch repeats an accepted post after a refused one.
 //
 // A post is a CloudEvent in structured form, signed as defined by Standard Webhooks
 // (https://www.standardwebhooks.com). The package does not know NATS: the daemon passes the runs in.

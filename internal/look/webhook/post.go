@@ -143,7 +143,4 @@ func (w *Watch) post(ctx context.Context, id string, body []byte) error {
 	return nil
 }
 
-var (
-	errRefused   = errors.New("the receiver answered")
-	errNotLeader = errors.New("another daemon folds the shard")
-)
+var errRefused = errors.New("the receiver answered")

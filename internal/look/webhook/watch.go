@@ -55,10 +55,9 @@ type Deps struct {
 	Reasons func(ctx context.Context, c Candidate) ([]standstill.Reason, error)
 	// Detail adds the content of the calls that reasons are about. A post goes without it if it cannot be read.
 	Detail func(ctx context.Context, r []standstill.Reason)
-	// Ends are the next ends of a shard that this daemon folds, none for any other, and Shards are their number. Leads
-	// reports whether it folds a shard. Without them no ends are posted.
+	// Ends are the next ends of a shard that this daemon folds, none for any other, and Shards are their number. Without
+	// them no ends are posted.
 	Ends   func(ctx context.Context, shard int) (Page, error)
-	Leads  func(shard int) bool
 	Shards int
 	Now    func() time.Time
 	Log    zerolog.Logger
@@ -74,8 +73,10 @@ type Stats struct {
 	Pending atomic.Int64
 	// Failing is the pending item whose posts have failed for longest; nil if there is none.
 	Failing atomic.Pointer[Failing]
-	// EndsFailing is the post about an end that fails; nil for none.
-	EndsFailing atomic.Pointer[Failing]
+	// EndsFailing are, for each shard, the end whose posts have failed for longest; nil for none.
+	EndsFailing []atomic.Pointer[Failing]
+	// GivenUp counts ends that the receiver refused while it accepted others.
+	GivenUp atomic.Int64
 }
 
 // Failing is an item whose posts fail: since when, and the last error.
@@ -84,10 +85,21 @@ type Failing struct {
 	Why   string
 }
 
-// newFailing is a failed post, whose first try failed at since, or now if that is zero.
-func newFailing(since, now time.Time, err error) *Failing {
+// failed is an item after another failed post; before is nil for the first.
+func failed(before *Failing, now time.Time, err error) *Failing {
+	if before != nil {
+		now = before.Since
+	}
 	why := err.Error()
-	return &Failing{Since: cmp.Or(since, now), Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
+	return &Failing{Since: now, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
+}
+
+// Older returns the one of two items that has failed for longer; nil stands for none.
+func Older(a, b *Failing) *Failing {
+	if a == nil || b != nil && b.Since.Before(a.Since) {
+		return b
+	}
+	return a
 }
 
 // Watch posts the reasons why runs need a person. See the package.
@@ -124,8 +136,8 @@ type thing struct {
 	retry
 	id, kind, since string
 	taken, busy     bool
-	// failing is zero before the first failed post.
-	failing Failing
+	// failing is nil before the first failed post.
+	failing *Failing
 }
 
 // retry is when a failed action is tried again.
@@ -146,9 +158,11 @@ func New(cfg Config, deps Deps) (*Watch, error) {
 	if err := checkURL(cfg.URL); err != nil {
 		return nil, err
 	}
-	return &Watch{
+	w := &Watch{
 		cfg: cfg, deps: deps, client: newClient(), runs: make(map[string]*watched), done: make(chan func(), readsAtOnce+postsAtOnce),
-	}, nil
+	}
+	w.stats.EndsFailing = make([]atomic.Pointer[Failing], deps.Shards)
+	return w, nil
 }
 
 // Stats returns the counters.
@@ -161,7 +175,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	defer w.client.CloseIdleConnections()
 	defer w.work.Wait()
 	for shard := range w.deps.Shards {
-		w.work.Go(func() { w.followEnds(ctx, shard) })
+		w.work.Go(func() { (&ends{Watch: w, shard: shard}).follow(ctx) })
 	}
 	for {
 		select {
@@ -208,9 +222,7 @@ func (w *Watch) look() {
 				continue
 			}
 			pending++
-			if !t.failing.Since.IsZero() && (failing == nil || t.failing.Since.Before(failing.Since)) {
-				failing = new(t.failing)
-			}
+			failing = Older(failing, t.failing)
 			if !t.busy && !t.next.After(now) {
 				w.due = append(w.due, t)
 			}
@@ -294,7 +306,7 @@ func (w *Watch) try(ctx context.Context, t *thing) {
 				delete(t.of.things, t.id)
 			case refused != nil:
 				w.stats.Failed.Add(1)
-				t.failing = *newFailing(t.failing.Since, now, refused)
+				t.failing = failed(t.failing, now, refused)
 				log.Warn().Err(refused).Dur("again_in", t.failed(now)).Msg("webhook not accepted")
 			default:
 				t.taken = true
