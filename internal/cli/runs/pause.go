@@ -31,18 +31,17 @@ func (p pauseScope) Validate() error {
 			ways++
 		}
 	}
-	if ways != 1 {
+	if ways > 1 {
+		return errors.New("use only one: a run, a selection with --agent, --tier, --tenant or --label, or --all; not both")
+	}
+	if ways == 0 {
 		return errors.New("name a run, or select runs with --agent, --tier, --tenant or --label, or all of them with --all")
 	}
 	return nil
 }
 
 // ask sends the request of a command.
-func (p pauseScope) ask(ctx context.Context, a *base.App, req schema.PauseRequest) (*schema.PauseReply, error) {
-	cl, by, err := a.ConnectAs(ctx, p.By)
-	if err != nil {
-		return nil, err
-	}
+func (p pauseScope) ask(ctx context.Context, cl *base.Client, by string, req schema.PauseRequest) (*schema.PauseReply, error) {
 	req.Scope, req.By = p.Scope(), by
 	req.Run = p.Run_
 	reply := new(schema.PauseReply)
@@ -69,7 +68,11 @@ Examples:
 
 // Run pauses runs.
 func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
-	reply, err := c.ask(ctx, a, schema.PauseRequest{Reason: c.Reason})
+	cl, by, err := a.ConnectAs(ctx, c.By)
+	if err != nil {
+		return err
+	}
+	reply, err := c.ask(ctx, cl, by, schema.PauseRequest{Reason: c.Reason})
 	if err != nil {
 		return err
 	}
@@ -81,8 +84,12 @@ func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
 		output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since); err != nil {
 		return err
 	}
-	if doubt := reply.Doubt(); doubt != "" {
+	doubt := reply.Doubt()
+	switch {
+	case doubt != "":
 		return a.Say(a.Stderr, "%s", doubt)
+	case reply.Runs == 0 && c.Run_ == "":
+		return a.Say(a.Stderr, "no run is selected now; runs that begin later are")
 	}
 	return nil
 }
@@ -98,7 +105,11 @@ func (UnpauseCmd) Help() string {
 
 // Run ends a pause.
 func (c UnpauseCmd) Run(ctx context.Context, a *base.App) error {
-	reply, err := c.ask(ctx, a, schema.PauseRequest{End: true})
+	cl, by, err := a.ConnectAs(ctx, c.By)
+	if err != nil {
+		return err
+	}
+	reply, err := c.ask(ctx, cl, by, schema.PauseRequest{End: true})
 	if err != nil {
 		return err
 	}
@@ -109,7 +120,14 @@ func (c UnpauseCmd) Run(ctx context.Context, a *base.App) error {
 	if reply.Already {
 		return a.Say(a.Stderr, "%s is not paused: its pause has ended, or there was none; see: %s", p.Flags(), a.Prompt.Command("pause ls"))
 	}
-	return output.Fields(a.Stdout, "ended the pause of", output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason, output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since)
+	if err := output.Fields(a.Stdout, "ended the pause of", output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason, output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since); err != nil {
+		return err
+	}
+	var fleet schema.FleetReply
+	if err := cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &fleet); err != nil || len(fleet.Pauses) == 0 {
+		return err
+	}
+	return a.Say(a.Stderr, "runs that another pause selects stay paused: %s", a.Prompt.Command("pause ls"))
 }
 
 type pauseLsCmd struct{}

@@ -46,6 +46,11 @@ func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request 
 	if err := sayIncomplete(a, found.Incomplete); err != nil {
 		return err
 	}
+	if found.Paused > 0 {
+		if err := a.Say(a.Stderr, "%s; see why: %s", output.Plural(found.Paused, "run is paused", "runs are paused"), a.Prompt.Command("pause ls")); err != nil {
+			return err
+		}
+	}
 	switch {
 	case len(found.Reasons) == 0 && found.Incomplete:
 		return nil

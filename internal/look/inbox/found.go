@@ -25,6 +25,8 @@ type Found struct {
 	Reasons []standstill.Reason `json:"stuck"`
 	// Incomplete: the daemon is still indexing the runs.
 	Incomplete bool `json:"incomplete,omitzero"`
+	// Paused counts the runs that a pause selects.
+	Paused int `json:"paused,omitzero"`
 	// More counts the reasons beyond the limit.
 	More int `json:"more,omitzero"`
 	// Unread are runs that cannot be read, so that their state is unknown.
@@ -72,6 +74,9 @@ func Gather(ctx context.Context, cl Asker, request schema.ListRequest, want func
 					continue
 				}
 				seen[r.Run] = true
+				if r.Status == schema.StatusPaused {
+					found.Paused++
+				}
 				if want(r) {
 					suspects = append(suspects, *r)
 				}
