@@ -295,8 +295,8 @@ func (r *Reader) Plan(ctx context.Context, run string) (*schema.Plan, error) {
 	return plan, errors.Join(err, askErr)
 }
 
-// PlanOf is Plan for a state of a run that was read before. If no daemon tells the versions of the living executors, it
-// returns the plan without them, and the error.
+// PlanOf is Plan for a state of a run that was read before. If no daemon tells the versions of the living executors, or
+// the pauses of the run, it returns the plan without them, and the error.
 func (r *Reader) PlanOf(ctx context.Context, s *schema.State) (*schema.Plan, error) {
 	plan := schema.PlanOf(s)
 	executors, err := askFleet[schema.ExecutorsReply](ctx, r, schema.VerbExecutors, "", &schema.ExecutorsRequest{VersionsOf: s.Head.Agent})
@@ -305,6 +305,11 @@ func (r *Reader) PlanOf(ctx context.Context, s *schema.State) (*schema.Plan, err
 	}
 	plan.Compare(s, executors.Versions)
 	plan.MoreVersions = executors.MoreVersions
+	now, err := ask[schema.GetReply](ctx, r, schema.VerbGet, s.Head.Run, &schema.GetRequest{View: schema.ViewHead})
+	if err != nil {
+		return &plan, fmt.Errorf("pauses of the run: %w", err)
+	}
+	plan.Pauses = now.Pauses
 	return &plan, nil
 }
 

@@ -65,6 +65,8 @@ type Plan struct {
 	// Quarantined: no executor can claim the run automatically, after the default number of claims; it must be
 	// released or resumed by name.
 	Quarantined bool `json:"quarantined,omitzero"`
+	// Pauses that select the run, as in [GetReply]; not from [PlanOf].
+	Pauses []Pause `json:"pauses,omitzero"`
 	// Incomplete: events of the run are known to be missing; a resume must allow gaps.
 	Incomplete bool `json:"incomplete,omitzero"`
 	// From is the point at which the next executor continues.
@@ -87,6 +89,17 @@ type Plan struct {
 	Versions []PlanVersion `json:"versions,omitzero"`
 	// MoreVersions counts the executors with versions beyond [MaxVersions].
 	MoreVersions int `json:"more_versions,omitzero"`
+}
+
+// NextText says in words what the next executor does, and what keeps it from that.
+func (p *Plan) NextText() string {
+	switch {
+	case len(p.Pauses) > 0:
+		return "nothing: the run is paused, so no executor can claim it (waymark unpause)"
+	case p.Quarantined:
+		return QuarantinedText
+	}
+	return NextText(p.Next)
 }
 
 // PlanVersion is a version under which the run would go on.

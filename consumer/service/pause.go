@@ -70,7 +70,7 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		if err := there(); err != nil {
 			return nil, err
 		}
-		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now())}
+		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now().Truncate(time.Second))}
 		if reply.Pause, reply.Already, err = fleets.Pause(ctx, s.cfg.Fleet, is, func(p *schema.Pause) bool { return s.pauseOver(ctx, p) }); errors.Is(err, kvstore.ErrSettings) {
 			return nil, schema.Fail(schema.CodeConflict, "See the pauses: waymark pause ls", "%s", err)
 		}

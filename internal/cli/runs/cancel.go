@@ -57,11 +57,11 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
 	}
-	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined),
+	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined, reply.Pauses...),
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "is told if it lives, and ends it as cancelled", "ends it as cancelled")
+	return printNext(a, reply, "is told if it lives, and ends it as cancelled", "ends it as cancelled")
 }
 
 // ReleaseCmd is waymark release.
@@ -162,6 +162,8 @@ func (r *released) print(a *base.App, before *schema.GetReply, label string) err
 	}
 	what := "the run can be claimed"
 	switch {
+	case !r.Released && len(before.Pauses) > 0:
+		what = "nothing to do: the run is paused, and can be claimed after: " + a.Prompt.Command("unpause "+before.Pauses[0].Flags())
 	case r.Status == schema.StatusWaiting && r.Released:
 		what = "the run can be claimed once it is answered"
 	case r.Status == schema.StatusWaiting:
@@ -173,7 +175,7 @@ func (r *released) print(a *base.App, before *schema.GetReply, label string) err
 	if r.Stalled > 0 {
 		claims = fmt.Sprintf("%d without progress %s reset", r.Stalled, output.InNumber(r.Stalled, "is", "are"))
 	}
-	if err := output.Fields(a.Stdout, label, what, "was", story.HeadStatus(&before.Head, before.Quarantined), "epoch", output.Number(r.Epoch), "claims", claims,
+	if err := output.Fields(a.Stdout, label, what, "was", story.HeadStatus(&before.Head, before.Quarantined, before.Pauses...), "epoch", output.Number(r.Epoch), "claims", claims,
 		"in doubt", output.Number(r.InDoubt)); err != nil || r.InDoubt == 0 || a.Quiet {
 		return err
 	}

@@ -196,7 +196,7 @@ func (c CheckpointCmd) print(a *base.App, answer *checkpointed) error {
 	}
 	at := schema.Flag("at", answer.Point)
 	return output.Fields(a.Stdout, "checkpoint", answer.Point+" of run "+answer.Run, "set", strings.Join(answer.Set, ", "), "deleted", strings.Join(answer.Unset, ", "),
-		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &answer.Head, false, "continues it", "has the new state"),
+		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &schema.GetReply{Head: answer.Head}, "continues it", "has the new state"),
 		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state"+at),
 		"go back to it with", a.Prompt.Command("resume "+answer.Run+at))
 }

@@ -56,7 +56,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 		if err := output.Document(a.Stdout, &reply); err != nil {
 			return err
 		}
-	} else if err := printHead(a, &reply.Head, reply.Quarantined, "as it was at", at.String(), "events until then", output.Number(reply.At.Records)); err != nil {
+	} else if err := printHead(a, &reply.Head, reply.Quarantined, nil, "as it was at", at.String(), "events until then", output.Number(reply.At.Records)); err != nil {
 		return err
 	}
 	if !reply.Complete {

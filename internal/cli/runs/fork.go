@@ -86,5 +86,5 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
 	}
-	return cmp.Or(printHead(a, &reply.Head, reply.Quarantined), printSteps(a, &reply.Head, reply.Quarantined))
+	return cmp.Or(printHead(a, &reply.Head, reply.Quarantined, reply.Pauses), printSteps(a, &reply.Head, reply.Quarantined))
 }

@@ -15,7 +15,7 @@ import (
 
 // printHead shows the state of a run: its open calls, its waits, and its hand-offs. more are further pairs of name and
 // value. The daemon decides whether the run is quarantined, because it knows the fleet's limit of claims.
-func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) error {
+func printHead(a *base.App, h *schema.Head, quarantined bool, pauses []schema.Pause, more ...string) error {
 	now := a.Now()
 	parent := ""
 	if h.Parent != nil {
@@ -39,7 +39,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 	fields := []string{
 		"run", h.Run, "agent", h.Agent, "model tier", h.ModelTier, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
-		"status", story.HeadStatus(h, quarantined), "claims", story.ClaimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
+		"status", story.HeadStatus(h, quarantined, pauses...), "paused", story.PausesText(a.Prompt, pauses), "claims", story.ClaimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", story.LabelsText(h.Labels),
 		"counts", counts, "made", madeText(h.Counts), "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", story.TokensText(h.Usage), "last error", lastError,

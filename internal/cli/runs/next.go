@@ -10,11 +10,14 @@ import (
 )
 
 // nextText says which executor continues a run that a person has changed: its executor, or the next one that claims it.
-func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claimant string) string {
+func nextText(p prompt.Prompt, reply *schema.GetReply, executor, claimant string) string {
+	h := &reply.Head
 	switch {
 	case h.Status.Terminal():
 		return "the run has ended meanwhile"
-	case quarantined:
+	case len(reply.Pauses) > 0:
+		return "the run is paused; to let it go on: " + p.Command("unpause "+reply.Pauses[0].Flags())
+	case reply.Quarantined:
 		return "the run is quarantined and cannot be claimed; to make it claimable: " + p.Command("release "+h.Run)
 	case h.Status.Claimable():
 		return "the run has no executor: the next one that claims it " + claimant
@@ -25,7 +28,7 @@ func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claim
 }
 
 // printNext prints who continues the run, for people, not for programs.
-func printNext(a *base.App, h *schema.Head, quarantined bool, executor, claimant string) error {
-	_, err := fmt.Fprintln(a.Stderr, output.Printable(nextText(a.Prompt, h, quarantined, executor, claimant)))
+func printNext(a *base.App, reply *schema.GetReply, executor, claimant string) error {
+	_, err := fmt.Fprintln(a.Stderr, output.Printable(nextText(a.Prompt, reply, executor, claimant)))
 	return err
 }

@@ -45,10 +45,6 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 
 func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	h := &s.Head
-	next := schema.NextText(p.Next)
-	if p.Quarantined {
-		next = schema.QuarantinedText
-	}
 	turn := fmt.Sprintf("%d %s", p.Turn.Turn, schema.TurnText(p.Turn.Action))
 	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
 		turn += fmt.Sprintf("; %s of it %s superseded", output.Plural(p.Turn.Messages, "message"), output.InNumber(p.Turn.Messages, "is", "are"))
@@ -63,7 +59,7 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	}
 	at := p.From
 	if err := output.Fields(a.Stdout,
-		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", story.HeadStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
+		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", story.HeadStatus(h, p.Quarantined, p.Pauses...), "paused", story.PausesText(a.Prompt, p.Pauses), "next", p.NextText(), "incomplete", incomplete,
 		"continues from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
 		"position", output.Position(at.Position), "new epoch", output.Number(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,

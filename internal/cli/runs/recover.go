@@ -92,7 +92,7 @@ func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answ
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
+	return cmp.Or(printHead(a, &answer.Head, false, nil), printSteps(a, &answer.Head, false))
 }
 
 // SettleCmd is waymark settle.

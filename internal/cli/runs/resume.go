@@ -119,7 +119,7 @@ func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, epoch schema.Epo
 }
 
 func (c ResumeCmd) print(a *base.App, answer *resumption) error {
-	label, next := "resumed", nextText(a.Prompt, &answer.Head, false, "continues it", "continues from there")
+	label, next := "resumed", nextText(a.Prompt, &schema.GetReply{Head: answer.Head}, "continues it", "continues from there")
 	if c.DryRun {
 		label, next = "would resume", "nothing was changed; to do it, omit --dry-run"
 	}
@@ -147,5 +147,5 @@ func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
+	return cmp.Or(printHead(a, &answer.Head, false, nil), printSteps(a, &answer.Head, false))
 }

@@ -55,7 +55,7 @@ func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return errors.Join(output.Document(a.Stdout, t), missing)
 	}
-	if err := c.print(a, t, &reply.Head, reply.Quarantined); err != nil {
+	if err := c.print(a, t, reply); err != nil {
 		return err
 	}
 	return errors.Join(missing, printSteps(a, &reply.Head, reply.Quarantined))
@@ -70,7 +70,8 @@ const (
 )
 
 // print writes the story, each line within the page unless it tells a failure.
-func (showCmd) print(a *base.App, t *story.Told, h *schema.Head, quarantined bool) error {
+func (showCmd) print(a *base.App, t *story.Told, reply *schema.GetReply) error {
+	h := &reply.Head
 	var counts []string
 	for _, n := range []struct {
 		count     int64
@@ -85,7 +86,8 @@ func (showCmd) print(a *base.App, t *story.Told, h *schema.Head, quarantined boo
 		waited = "waited " + story.Span(time.Duration(t.WaitedMS)*time.Millisecond)
 	}
 	if err := output.Fields(a.Stdout,
-		"run", t.Run, "agent", t.Agent, "model", t.ModelText(), "build", t.Build, "task", h.Task, "status", story.HeadStatus(h, quarantined),
+		"run", t.Run, "agent", t.Agent, "model", t.ModelText(), "build", t.Build, "task", h.Task, "status", story.HeadStatus(h, reply.Quarantined, reply.Pauses...),
+		"paused", story.PausesText(a.Prompt, reply.Pauses),
 		"took", output.Words(append([]string{story.Span(time.Duration(t.DurationMS) * time.Millisecond), waited}, counts...)...), "tokens", story.TokensText(t.Usage),
 		"calls decided", t.Decisions.Text(), "made", madeText(h.Counts), "signals", signalsText(h),
 	); err != nil {

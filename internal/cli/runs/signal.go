@@ -80,9 +80,9 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, answer)
 	}
 	if err := output.Fields(a.Stdout, output.PastLabel("sent", answer.Already), c.Name+" to run "+c.Run_, "id", answer.SignalID, "payload", string(payload),
-		output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined), "signals", signalsText(h),
+		output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined, reply.Pauses...), "signals", signalsText(h),
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "is told if it lives; a model gets the message with the next turn", "gets the message")
+	return printNext(a, reply, "is told if it lives; a model gets the message with the next turn", "gets the message")
 }

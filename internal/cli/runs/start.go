@@ -107,7 +107,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	case err != nil:
 		return err
 	}
-	if err := c.show(a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
+	if err := c.show(ctx, a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
 		return err
 	}
 	why := said.Result.Summary
@@ -266,10 +266,10 @@ func (c *StartCmd) standstill(head *schema.Head, unclaimed time.Duration, on pro
 		return ""
 	}
 	return "no executor has claimed the run in " + unclaimed.String() + ": is an executor running for agent " + c.Agent +
-		", or is the run quarantined? See: " + on.Command("plan "+c.ID)
+		", or is the run paused or quarantined? See: " + on.Command("plan "+c.ID)
 }
 
-func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
+func (c StartCmd) show(ctx context.Context, a *base.App, cl *base.Client, said *started) error {
 	if r := said.Result; r != nil && len(r.Unread) > 0 && !a.JSON {
 		if err := a.Say(a.Stderr, "the run ended with %s unread; see them with: %s", output.Plural(len(r.Unread), "signal"), cl.Prompt.Command("runs get "+said.Run)); err != nil {
 			return err
@@ -296,6 +296,9 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 		return err
 	}
 	next := "an executor of agent " + said.Agent + " claims it as soon as one runs"
+	if reply, err := cl.Get(ctx, said.Run); err == nil && len(reply.Pauses) > 0 {
+		next = "it is paused, and an executor claims it after: " + cl.Prompt.Command("unpause "+reply.Pauses[0].Flags())
+	}
 	if said.Already {
 		next = "it was already submitted; nothing was changed"
 	}

@@ -17,7 +17,7 @@ import (
 func TestStart_OutputWithControlCharacters_IsEscaped(t *testing.T) {
 	var out bytes.Buffer
 	said := &started{Run: "r1", Agent: "coder", Result: &result{Status: "completed", Output: jsontext.Value("\"\u009b31mred\u202egnp.exe\x7f\"")}}
-	require.NoError(t, StartCmd{}.show(&base.App{Flags: new(base.Flags), Stdout: &out}, nil, said))
+	require.NoError(t, StartCmd{}.show(t.Context(), &base.App{Flags: new(base.Flags), Stdout: &out}, nil, said))
 	line := string(bytes.TrimSuffix(out.Bytes(), []byte("\n")))
 	require.Equal(t, output.Printable(line), line)
 }
@@ -29,7 +29,7 @@ func TestStart_RunStandsStill_SaysWhy(t *testing.T) {
 	asks := &schema.Head{Status: schema.StatusInterrupted, Interrupts: []schema.OpenInterrupt{{InterruptID: "q"}}}
 	require.Empty(t, c.standstill(unclaimed, startUnclaimed-startLook, on))
 	require.Empty(t, c.standstill(running, 0, on))
-	require.Equal(t, "no executor has claimed the run in 10s: is an executor running for agent coder, or is the run quarantined? "+
+	require.Equal(t, "no executor has claimed the run in 10s: is an executor running for agent coder, or is the run paused or quarantined? "+
 		"See: waymark --fleet a plan r1", c.standstill(unclaimed, startUnclaimed, on))
 	require.Contains(t, c.standstill(asks, startUnclaimed, on), "waymark --fleet a input r1")
 }

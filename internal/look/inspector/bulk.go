@@ -133,7 +133,7 @@ func (s *Inspector) commandFor(do string, rows []bulkRow) string {
 // preview says what an action would do to a run.
 func (s *Inspector) preview(do string, reply *schema.GetReply) bulkRow {
 	h := &reply.Head
-	row := bulkRow{Run: h.Run, Path: runPath(h.Run, ""), Agent: h.Agent, Status: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status)}
+	row := bulkRow{Run: h.Run, Path: runPath(h.Run, ""), Agent: h.Agent, Status: story.HeadStatus(h, reply.Quarantined, reply.Pauses...), Class: stateOf(h.Status)}
 	thing := url.Values{"run": {h.Run}, "seen": {fmt.Sprint(h.Epoch)}}
 	switch {
 	case do == "reopen" && !h.Status.Terminal():

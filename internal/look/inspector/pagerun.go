@@ -50,11 +50,12 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 	}
 	v := s.view(h.Run, "run", words)
 	bar := &runBar{
-		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
+		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined, reply.Pauses...), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
 		Overdue: len(reply.Overdue), Path: runPath(h.Run, ""),
 	}
-	if paused := story.PausesText(reply.Pauses); paused != "" {
-		bar.StatusText += ", paused " + paused
+	if len(reply.Pauses) > 0 {
+		bar.StatusText += " · paused " + story.PausesText(s.Prompt, reply.Pauses)
+		bar.Class = stateOf(schema.StatusPaused)
 	}
 	if reply.At == nil { // not of a point that is past
 		bar.Heard, bar.HeardClass = s.heartbeat(h)
@@ -70,7 +71,7 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 			bar.Stuck = append(bar.Stuck, t)
 		}
 	}
-	if h.Status.Claimable() {
+	if h.Status.Claimable() && len(reply.Pauses) == 0 {
 		bar.Claiming, bar.Unserved = story.ClaimingText(s.claiming(ctx, h.Agent), h.Agent)
 	}
 	if len(bar.Things) > 0 && bar.Class == "live" {
@@ -265,11 +266,8 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	plan, err := s.Fleet.PlanOf(ctx, state)
 	missing = errors.Join(missing, err)
 	body := recoveryBody{
-		Plan: plan, At: s.Now().Format(time.TimeOnly), NextText: schema.NextText(plan.Next), TurnText: schema.TurnText(plan.Turn.Action),
+		Plan: plan, At: s.Now().Format(time.TimeOnly), NextText: plan.NextText(), TurnText: schema.TurnText(plan.Turn.Action),
 		ReusedText: story.ReusedText(plan), NotReusedText: story.NotReusedText(plan),
-	}
-	if plan.Quarantined {
-		body.NextText = schema.QuarantinedText
 	}
 	if missing != nil {
 		body.Missing = missing.Error()

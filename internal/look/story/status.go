@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/base/prompt"
 	"github.com/waymarkio/waymark/internal/look/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -25,10 +26,15 @@ func SummaryStatus(r *schema.RunSummary) string {
 	return t + damageText(r.Gapped, r.InDoubt)
 }
 
-// HeadStatus is a run's status with its warnings: waits, missing executor, requested cancel, quarantine, damage.
-func HeadStatus(h *schema.Head, quarantined bool) string {
-	t := waitingText(h.Status, len(h.Interrupts))
-	if standstill.NeverBegun(h) {
+// HeadStatus is a run's status with its warnings: waits, missing executor, requested cancel, quarantine, damage. pauses are
+// those that select the run: as in a list, it is paused then.
+func HeadStatus(h *schema.Head, quarantined bool, pauses ...schema.Pause) string {
+	status := h.Status
+	if len(pauses) > 0 {
+		status = schema.StatusPaused
+	}
+	t := waitingText(status, len(h.Interrupts))
+	if status == h.Status && standstill.NeverBegun(h) {
 		t += ", waits for its first executor"
 	}
 	if h.Unattended != "" {
@@ -43,12 +49,12 @@ func HeadStatus(h *schema.Head, quarantined bool) string {
 	return t + damageText(!h.Complete(), len(h.InDoubt()))
 }
 
-// PausesText says of the pauses that select a run who asked for each, since when, and why.
-func PausesText(pauses []schema.Pause) string {
+// PausesText says of the pauses that select a run who asked for each, since when, why, and what ends it.
+func PausesText(on prompt.Prompt, pauses []schema.Pause) string {
 	list := make([]string, len(pauses))
 	for i := range pauses {
 		p := &pauses[i]
-		list[i] = fmt.Sprintf("since %s by %s: %s", p.Since, output.ByText(p.By, p.Claimed), p.Reason)
+		list[i] = fmt.Sprintf("since %s, by %s: %s; ends with: %s", p.Since, output.ByText(p.By, p.Claimed), p.Reason, on.Command("unpause "+p.Flags()))
 	}
 	return strings.Join(list, "; ")
 }
