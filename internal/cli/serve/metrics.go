@@ -149,17 +149,32 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 	registry.MustRegister(labelled{
 		prometheus.NewDesc("waymark_runs_claimable", "Runs that an executor can claim, by agent.", []string{"agent"}, labels), claimableByAgent(r),
 	})
+	registry.MustRegister(liveCounts{r, labels})
+}
+
+// liveCounts are gauges of one count of the live runs.
+type liveCounts struct {
+	runs   *liveness.LiveRuns
+	labels prometheus.Labels
+}
+
+// Describe implements [prometheus.Collector].
+func (l liveCounts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(l, to) }
+
+// Collect implements [prometheus.Collector].
+func (l liveCounts) Collect(to chan<- prometheus.Metric) {
+	c := l.runs.Counts()
 	for _, g := range []struct {
 		name, help string
-		of         func(liveness.Counts) int
+		n          int
 	}{
-		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
-		{"paused", "Runs that wait for the end of a pause.", func(c liveness.Counts) int { return c.Paused }},
-		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
-		{"sleeping", "Runs that wait for a time, without an executor.", func(c liveness.Counts) int { return c.Sleeping }},
-		{"retrying", "Runs that wait before another try, because a model's provider or a tool has failed.", func(c liveness.Counts) int { return c.Retrying }},
+		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", c.Live},
+		{"paused", "Runs that wait for the end of a pause.", c.Paused},
+		{"quarantined", "Quarantined runs (not claimable automatically).", c.Quarantined},
+		{"sleeping", "Runs that wait for a time, without an executor.", c.Sleeping},
+		{"retrying", "Runs that wait before another try, because a model's provider or a tool has failed.", c.Retrying},
 	} {
-		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("waymark_runs_"+g.name, g.help, nil, l.labels), prometheus.GaugeValue, float64(g.n))
 	}
 }
 
