@@ -343,6 +343,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 	wait(claimed)
 	stopClaiming()
 	<-claimed
+	e.fleet.presence.claimsNone()
 	for _, d := range e.close() {
 		wait(d.done)
 	}

@@ -270,6 +270,14 @@ func (p *presence) claims(agents []string) {
 	}
 }
 
+// claimsNone makes heartbeats name no agent until the next claim.
+func (p *presence) claimsNone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claimed = nil
+	p.hurry()
+}
+
 // hurry makes a heartbeat due at once.
 func (p *presence) hurry() {
 	select {

@@ -211,4 +211,16 @@ func TestHeartbeat_ExecutorClaims_NamesItsAgents(t *testing.T) {
 		claim(fmt.Sprintf("a%d", i))
 	}
 	says()
+
+	// An executor that does not ask any more holds back no run for its build.
+	ctx, stop := context.WithCancel(t.Context())
+	other := w.fleet(func(c *publisher.Config) { c.Heartbeat, c.Executor = 20*time.Millisecond, "ex-2" })
+	e, err := other.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"painter": {Model: new(scripted).model}}})
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	says("painter")
+	stop()
+	require.NoError(t, <-served)
+	require.Eventually(t, func() bool { b := next(); return b.Executor == "ex-2" && len(b.Agents) == 0 }, patience, time.Millisecond)
 }

@@ -92,7 +92,7 @@ func (h *Heartbeats) Builds(fleet time.Duration) func(agent, build string) bool 
 	look := sync.OnceValue(func() map[claims]bool {
 		steady, heard := h.Steady()
 		lives, now := h.all("")
-		if heard && now.Sub(steady) < fleet {
+		if !heard || now.Sub(steady) < fleet {
 			return nil
 		}
 		living := make(map[claims]bool)

@@ -82,5 +82,8 @@ func TestHeartbeats_Builds_AreThoseOfLivingExecutors(t *testing.T) {
 	require.False(t, lives("coder", "v1"), "it is silent")
 	w.hb.reset("the daemon was stopped")
 	require.True(t, lives("coder", "v5"))
+	w.hb.setSteady(nil, time.Time{})
+	w.Clock.Forward(time.Hour)
+	require.True(t, lives("coder", "v5"), "no executor is heard")
 	require.Error(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Build: strings.Repeat("v", schema.MaxBuild+1)})))
 }

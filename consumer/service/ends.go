@@ -24,53 +24,57 @@ const (
 	firstRetell, mostRetell = 500 * time.Millisecond, time.Minute
 )
 
-// retelling is when a parent is told again.
-type retelling struct {
+// telling is when a parent is told, or told again.
+type telling struct {
 	at    time.Time
 	pause time.Duration
+	busy  bool
 }
 
 // tellParents tells runs of their children's ends, of the shards that this process folds, until ctx ends. The fold
 // worker lists each end before its checkpoint is put, and an entry goes once the parent's log has the signal. A crash in
-// between repeats the signal, which has the same id.
+// between repeats the signal, which has the same id. A parent that cannot be told holds up no other.
 func (s *Service) tellParents(ctx context.Context) {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
-	failed := make(map[liveness.Untold]retelling)
+	var group errgroup.Group
+	group.SetLimit(tellsAtOnce)
+	var mu sync.Mutex
+	tellings := make(map[liveness.Untold]*telling)
 	for {
 		select {
 		case <-ctx.Done():
+			_ = group.Wait() // each has its own error
 			return
 		case <-tick.C:
 		}
-		var mu sync.Mutex
-		var group errgroup.Group
-		group.SetLimit(tellsAtOnce)
-		left := make(map[liveness.Untold]retelling)
+		mu.Lock()
+		before := tellings
+		tellings = make(map[liveness.Untold]*telling)
 		for _, of := range s.liveRuns.Untold(s.leads) {
-			last := failed[of]
-			if s.now().Before(last.at) {
-				left[of] = last
+			t := before[of]
+			if t == nil {
+				t = new(telling)
+			}
+			tellings[of] = t
+			if t.busy || s.now().Before(t.at) {
 				continue
 			}
-			group.Go(func() error {
-				ctx, cancel := context.WithTimeout(ctx, claimPatience)
+			t.busy = group.TryGo(func() error {
+				told, cancel := context.WithTimeout(ctx, claimPatience)
 				defer cancel()
-				err := s.tellParent(ctx, of)
-				if err == nil || errors.Is(ctx.Err(), context.Canceled) {
-					return nil
-				}
-				last.pause = min(max(2*last.pause, firstRetell), mostRetell)
-				last.at = s.now().Add(last.pause)
-				s.log.Warn().Err(err).Str(logkey.Run, of.Run).Dur("again_in", last.pause).Msg("parent not told of the end of its child, trying again")
+				err := s.tellParent(told, of)
 				mu.Lock()
 				defer mu.Unlock()
-				left[of] = last
+				t.busy, t.pause = false, min(max(2*t.pause, firstRetell), mostRetell)
+				t.at = s.now().Add(t.pause) // without an error the entry goes in a moment
+				if err != nil && ctx.Err() == nil {
+					s.log.Warn().Err(err).Str(logkey.Run, of.Run).Dur("again_in", t.pause).Msg("parent not told of the end of its child, trying again")
+				}
 				return nil
 			})
 		}
-		_ = group.Wait() // each has its own error
-		failed = left
+		mu.Unlock()
 	}
 }
 
@@ -145,7 +149,7 @@ func (s *Service) signalEnd(ctx context.Context, end *schema.ChildEnd) error {
 	id := end.SignalID()
 	data := &schema.SignalSentData{SignalID: id, Name: schema.ChildPrefix + string(end.Status), Payload: payload, By: s.cfg.Name}
 	_, err = s.writer.write(ctx, end.Parent, change{
-		who: sender{by: s.cfg.Name}, name: schema.RequestName("signal", id), frequent: true, same: repeatOf[*schema.SignalSentData](end.Parent, nil),
+		who: sender{by: s.cfg.Name}, name: schema.RequestName("signal", id), same: repeatOf[*schema.SignalSentData](end.Parent, nil),
 		decide: func(_ context.Context, r *reader.Snapshot) (decision, error) {
 			return decision{data: data}, signallable(r)
 		},

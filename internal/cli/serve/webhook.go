@@ -44,6 +44,12 @@ func (c Cmd) watchPeople(ctx context.Context, a *base.App, d *consumer.Daemon, n
 	if c.WebhookEnds {
 		shards = len(d.Workers())
 	}
+	for shard := range shards {
+		// The first cursor is stored before a request is answered, so that no end comes before it.
+		if _, _, _, err := d.Checkpoints(shard).Unposted(ctx); err != nil {
+			log.Warn().Err(err).Int("shard", shard).Msg("ends of runs not posted, trying again")
+		}
+	}
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{
 		Candidates: func() ([]webhook.Candidate, bool) { return c.candidates(d) },
 		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
