@@ -22,6 +22,9 @@ const (
 // from it, so each run of the call, on any executor, finds the same child. A tool that starts several children, and work
 // of your own, set RunSpec.ID to an id that is the same each time.
 //
+// A child has the labels and the model tier of the run unless the spec says others, so that what selects a tenant's runs
+// selects its children.
+//
 // The daemon tells the run of the child's end, also if the child was killed for good, so an [Executor] releases the run
 // during the wait, with or without WaitDetached: Delegate returns [ErrWaiting], which the work, or its pure or idempotent
 // tool, should return. Once the child has ended, the same call returns how: a child that failed, or that was quarantined or
@@ -39,7 +42,10 @@ func (r *Run) Delegate(ctx context.Context, spec RunSpec) (schema.ChildEnd, erro
 		spec.ID = cmp.Or(spec.ID, "child-"+digestOf(r.id + "\x00" + inv.IdempotencyKey)[:32])
 		parent.Turn, parent.ToolCallID, parent.Occurrence = inv.Key.Turn, inv.Key.ToolCallID, inv.Key.Occurrence
 	}
-	spec.Parent = parent
+	spec.Parent, spec.ModelTier = parent, cmp.Or(spec.ModelTier, head.ModelTier)
+	if spec.Labels == nil {
+		spec.Labels = head.Labels
+	}
 	end, err := r.childEnd(ctx, spec.ID, func() (bool, error) {
 		switch {
 		case r.fleet.unrecorded():

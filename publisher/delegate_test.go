@@ -159,7 +159,7 @@ func TestDelegate_ExecutorLeavesAtEachStep_SameChild(t *testing.T) {
 		require.NoError(t, err)
 		return run.Delegate(ctx, spec)
 	}
-	_, err := w.fleet(named("starter")).Submit(t.Context(), publisher.RunSpec{ID: "r1"})
+	_, err := w.fleet(named("starter")).Submit(t.Context(), publisher.RunSpec{ID: "r1", ModelTier: "big", Labels: map[string]string{"tenant": "acme"}})
 	require.NoError(t, err)
 	for _, name := range []string{"first", "second"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -181,6 +181,9 @@ func TestDelegate_ExecutorLeavesAtEachStep_SameChild(t *testing.T) {
 	}
 	require.Equal(t, "c1", w.childOf(t, "r1"))
 	require.Len(t, w.fold("r1").Signals, 1)
+	child := w.fold("c1").Head
+	require.Equal(t, map[string]string{"tenant": "acme"}, child.Labels, "what selects the tenant's runs selects this one")
+	require.Equal(t, "big", child.ModelTier)
 }
 
 // A child whose executors die is quarantined, which wakes its parent once.

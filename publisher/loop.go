@@ -32,6 +32,8 @@ const (
 	mostReminders = 3
 	// modelPause and toolPause are the first pauses between two tries; mostTryPause is the longest.
 	modelPause, toolPause, mostTryPause = time.Second, 200 * time.Millisecond, 30 * time.Second
+	// mostUnrecorded is the longest wait for a named time that is not recorded: after a crash the next try may come as much too early.
+	mostUnrecorded = 2 * time.Second
 )
 
 // Model asks a language model for its next answer. It converts the messages and tools of the request to its provider's

@@ -192,7 +192,7 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 			return Answer{}, err
 		}
 		now, at := l.run.fleet.cfg.Now(), retryTime(err)
-		if try >= tries || at.Sub(now) > mostTryPause {
+		if try >= tries || at.Sub(now) > mostUnrecorded {
 			tries = 1
 			if err := l.run.retryLater(ctx, key, err, begun, at, l.Patience); err != nil {
 				return Answer{}, err

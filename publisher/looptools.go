@@ -105,7 +105,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 			inv.work.end() // a pause between tries is not overdue
 			at := retryTime(err).Sub(l.run.fleet.cfg.Now())
 			switch {
-			case at > mostTryPause:
+			case at > mostUnrecorded:
 				if err := l.run.retryLater(ctx, inv.Key, err, begun, retryTime(err), l.Patience); err != nil {
 					return result, err
 				}

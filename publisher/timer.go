@@ -95,7 +95,7 @@ func (r *Run) retries(key schema.CallKey) (n int, last schema.RunWaitingData, op
 	return n, last, open
 }
 
-// retryPrefix has the number of reopens: who reopens a run that gave up wants it to try again for as long.
+// retryPrefix has the number of reopens: a run that gave up and is reopened tries again for as long.
 func (r *Run) retryPrefix(key schema.CallKey) string {
 	reopened := 0
 	r.View(func(s *schema.State) {
@@ -138,7 +138,7 @@ func (r *Run) retryLater(ctx context.Context, key schema.CallKey, failed error, 
 		return &gaveUp{fmt.Errorf("the next try is due at %s, after the patience of %s: %w", schema.FormatTime(at), patience, failed)}
 	}
 	until := now.Add(min(firstRetry<<min(n, 10), mostRetry, over.Sub(now)))
-	if at.After(until) || at.Sub(now) > mostTryPause { // a time so far away is no guess
+	if at.After(until) || at.Sub(now) > mostTryPause { // the provider knows it
 		until = at
 	}
 	return r.sleep(ctx, schema.RunWaitingData{

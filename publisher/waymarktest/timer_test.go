@@ -205,6 +205,27 @@ func TestLoop_ProviderSaysWhen_IsAskedOnceBeforeAndOnceAfter(t *testing.T) {
 	require.Equal(t, schema.InputExpired, state.Waits[0].Input.Status)
 }
 
+// A few seconds are in the record, too, so an executor that takes the run over keeps to them.
+func TestLoop_ProviderSaysInSeconds_RunWaits(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	p := &provider{script: status(429, 2, "5")}
+	e := p.serve(t, w, "ex-1", nil, nil)
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent", Task: "Go."})
+	require.NoError(t, err)
+	w.Await("r1", schema.StatusWaiting)
+	require.True(t, w.State("r1").Head.Interrupts[0].Retries())
+	e.Kill()
+	other := p.serve(t, w, "ex-2", nil, nil)
+	require.NoError(t, other.Fleet().Signal(t.Context(), "r1", publisher.SignalSpec{Name: "hurry"}))
+	require.Eventually(t, func() bool { return len(w.State("r1").Takeovers) > 1 }, time.Minute, 10*time.Millisecond)
+	w.Await("r1", schema.StatusWaiting)
+	require.Equal(t, 1, p.count())
+	w.Advance(time.Minute)
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+	require.Equal(t, 2, p.count())
+}
+
 // Before the wait, after it, after its end and after the claim: the agent may be killed anywhere.
 func TestLoop_ProviderFailsAndExecutorsCrashAnywhere_RunCompletes(t *testing.T) {
 	t.Parallel()
