@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // toolsLimit is how long a tool waits for what must come.
@@ -112,6 +114,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 	require.NoError(t, err)
 	work := waitingRun(t, nc, "roof")
 	work.toQuestion()
+	require.NoError(t, work.run.Error(t.Context(), schema.Error{Type: "rain", Message: "it rains in"}, "")) // the answer forgot the earlier one
 
 	buckets := checkpointBuckets(t, js)
 	require.NotEmpty(t, buckets)
@@ -123,7 +126,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 			return false
 		}
 		c = read(t, value)
-		return c.Status == "waiting"
+		return c.Status == "waiting" && c.LastError.Type == "rain"
 	}, toolsLimit, 10*time.Millisecond)
 	require.Less(t, len(value), 4<<10, "%s", value)
 	require.True(t, strings.HasPrefix(string(value), `{"format":1,"overview":{`), "a person finds it at the beginning: %.80s", value)

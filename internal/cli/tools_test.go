@@ -103,9 +103,9 @@ func (w *waitingRunWork) tool() {
 func (w *waitingRunWork) toQuestion() {
 	w.t.Helper()
 	w.answer("I look at it", publisher.ToolCall{ID: "c1", Name: "look", Arguments: []byte(`{}`), Replay: schema.ReplayPure})
+	require.NoError(w.t, w.run.Error(w.t.Context(), schema.Error{Type: "rain", Message: "it rains in"}, ""))
 	w.tool()
 	w.answer("I pay the carpenter"+strings.Repeat(" a lot", 100), publisher.ToolCall{ID: "c1", Name: "pay", Arguments: []byte(`{}`), Replay: schema.ReplayHold})
-	require.NoError(w.t, w.run.Error(w.t.Context(), schema.Error{Type: "rain", Message: "it rains in"}, ""))
 	require.NoError(w.t, w.run.Wait(w.t.Context(), schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: "May I?"}))
 }
 
