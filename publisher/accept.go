@@ -264,7 +264,7 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 	if r.fleet.unrecorded() {
 		return nil, fmt.Errorf("continuation of run %s: %w: no run can take it up", r.id, ErrUnrecorded)
 	}
-	if err := r.ledger.ended(); err != nil {
+	if err := cmp.Or(r.ledger.ended(), with(r.ledger, (*ledger).paused)); err != nil {
 		return nil, err
 	}
 	if head := r.Head(); len(head.OpenCalls) > 0 {

@@ -109,8 +109,6 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		if again, err = c.outwait(ctx); again || err != nil {
 			return again, err
 		}
-	} else if err := with(c.run.ledger, (*ledger).paused); err != nil {
-		return false, err // a guarded call begins by an event
 	}
 	if c.open != nil && c.open.State.Requested() && guarded {
 		// Other executors treat the call as not begun until this event is durable.
@@ -120,7 +118,12 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) { return l.proven(c.run.fleet.proofAge, time.Now()), l.over })
+	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) {
+		if err := l.paused(); err != nil {
+			return false, err // an event behind the pause proves the epoch, too
+		}
+		return l.proven(c.run.fleet.proofAge, time.Now()), l.over
+	})
 	if err != nil || proven || !guarded {
 		return false, err
 	}

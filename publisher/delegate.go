@@ -55,6 +55,9 @@ func (r *Run) Delegate(ctx context.Context, spec RunSpec) (schema.ChildEnd, erro
 		case head.Requests.Len() >= MaxDelegateRequests:
 			return false, fmt.Errorf("%w: it has taken %d requests with an id, such as the ends of children; go on in a new run by a hand-off", ErrDelegation, head.Requests.Len())
 		}
+		if err := with(r.ledger, (*ledger).paused); err != nil {
+			return false, err
+		}
 		return r.fleet.Submit(ctx, spec)
 	})
 	for err == nil && end.ContinuedBy != "" {

@@ -291,3 +291,34 @@ func TestChildEnd_DaemonDiedBetweenSteps_IsToldOnce(t *testing.T) {
 	require.Equal(t, "child.ended.1", w.fold("parent").Signals[0].SignalID)
 	require.Zero(t, w.fold("parent").Head.Counts.DeadLetters)
 }
+
+// A run that names itself as its parent, and hands over, is the parent of the run that continues it and its own.
+func TestChildEnd_ParentsInACircle_OthersAreTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	for _, id := range []string{"b1", "b2", "b3"} {
+		run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, Parent: &schema.Parent{Run: id}})
+		require.NoError(t, err)
+		next, err := run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{HandoffID: "h", Reason: "task_complete"}), publisher.RunSpec{})
+		require.NoError(t, err)
+		require.NoError(t, next.End(t.Context(), publisher.RunEnd{}))
+	}
+	start(t, f, "honest")
+	child, err := f.Start(t.Context(), publisher.RunSpec{ID: "child", Parent: &schema.Parent{Run: "honest"}})
+	require.NoError(t, err)
+	require.NoError(t, child.End(t.Context(), publisher.RunEnd{}))
+	require.Eventually(t, func() bool { return len(w.fold("honest").Signals) == 1 }, patience, 10*time.Millisecond)
+	untold := func() (keys []string) {
+		kv, err := w.js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+		require.NoError(t, err)
+		list, err := kv.ListKeysFiltered(t.Context(), schema.UntoldKeyPrefix+">")
+		require.NoError(t, err)
+		for key := range list.Keys() {
+			keys = append(keys, key)
+		}
+		return keys
+	}
+	require.Eventually(t, func() bool { return len(untold()) == 0 }, patience, 10*time.Millisecond, "each is asked once")
+}

@@ -57,6 +57,39 @@ func storedEvents(tb testing.TB, nc *nats.Conn, run string) (events []*schema.Ev
 	}
 }
 
+// The result of a tool that ran into the pause is acknowledged behind it, and proves the epoch. Nothing begins on that proof.
+func TestPause_ResultBehindIt_BeginsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	first, second := publisher.ToolCall{ID: "h1", Name: "pay", Replay: schema.ReplayHold}, publisher.ToolCall{ID: "h2", Name: "pay", Replay: schema.ReplayHold}
+	_, err = turn.Call(t.Context(), first, second)
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), first, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		reply := askPause(t, w.nc, schema.PauseRequest{Scope: schema.Scope{Run: "r1"}, Reason: "stop"})
+		require.Zero(t, reply.Unproven)
+		require.Eventually(t, func() bool { return run.Head().Paused }, patience, time.Millisecond)
+		return publisher.Result("paid")
+	})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), second, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		t.Error("the tool runs")
+		return publisher.Result("paid")
+	})
+	require.ErrorIs(t, err, publisher.ErrPaused)
+	require.ErrorIs(t, turn.Begin(t.Context(), schema.CallKey{Turn: turn.Number(), ToolCallID: "h2"}), publisher.ErrPaused)
+	// No other run carries the work on, either.
+	_, err = run.Delegate(t.Context(), publisher.RunSpec{ID: "child", Agent: "helper"})
+	require.ErrorIs(t, err, publisher.ErrPaused)
+	_, err = w.fleet().Head(t.Context(), "child")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+	_, err = run.Continue(t.Context(), run.Handoff(schema.HandoffOfferedData{HandoffID: "h", Reason: "threshold_critical"}), publisher.RunSpec{})
+	require.ErrorIs(t, err, publisher.ErrPaused)
+}
+
 // begins reports whether an event begins a turn, a call or a phase.
 func begins(tb testing.TB, events []*schema.Event, i int) bool {
 	tb.Helper()

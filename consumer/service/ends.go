@@ -96,7 +96,7 @@ func (s *Service) tellParent(ctx context.Context, of liveness.Untold) error {
 		if err := s.endContent(ctx, r, removed == nil, end); err != nil {
 			return err
 		}
-		if err := s.signalEnd(ctx, end); err != nil {
+		if err := s.signalEnd(ctx, end, false); err != nil {
 			return err
 		}
 	}
@@ -140,8 +140,9 @@ func (s *Service) endContent(ctx context.Context, r *reader.Snapshot, stands boo
 }
 
 // signalEnd writes the signal into the parent's log. There is nothing to tell to a parent that has ended or is gone. One
-// that ended because the child continues its work has a parent that waits for the child.
-func (s *Service) signalEnd(ctx context.Context, end *schema.ChildEnd) error {
+// that ended because the child continues its work has a parent that waits for the child; passed says that this is it, so
+// parents in a circle are asked once.
+func (s *Service) signalEnd(ctx context.Context, end *schema.ChildEnd, passed bool) error {
 	payload, err := json.Marshal(end)
 	if err != nil {
 		return err
@@ -164,11 +165,12 @@ func (s *Service) signalEnd(ctx context.Context, end *schema.ChildEnd) error {
 			if err != nil || !r.Head.Status.Terminal() {
 				return errors.Join(err, refused)
 			}
-			if over := schema.EndOf(&r.Head, 0); over != nil && over.ContinuedBy == end.Run {
-				end.Parent = over.Parent
-				return s.signalEnd(ctx, end)
+			over := schema.EndOf(&r.Head, 0)
+			if over == nil || over.ContinuedBy != end.Run || over.Parent == end.Parent || passed {
+				return nil
 			}
-			return nil
+			end.Parent = over.Parent
+			return s.signalEnd(ctx, end, true)
 		case schema.CodeNotFound, schema.CodeErased:
 			return nil
 		case schema.CodeRunFull:
