@@ -203,6 +203,7 @@ func TestPause_ThousandRuns_NoneBeginsAfterTheAnswer(t *testing.T) {
 	require.Equal(t, schema.StatusInterrupted, head.Status)
 
 	p.done.Store(true)
+	ending := time.Now()
 	askPause(t, nc, schema.PauseRequest{End: true})
 	ended := time.Now()
 	for i := range n {
@@ -220,12 +221,12 @@ func TestPause_ThousandRuns_NoneBeginsAfterTheAnswer(t *testing.T) {
 			}
 			last = stored[i]
 		case schema.RunResumed:
-			require.True(t, stored[i].After(answered), "%s was taken over during the pause", e.Subject)
+			require.True(t, stored[i].After(ending), "%s was taken over during the pause", e.Subject)
 			behind[e.Subject] = false
 		}
 		if begins(t, events, i) {
 			require.False(t, behind[e.Subject], "%s begins behind the pause", e.ID)
-			require.False(t, stored[i].After(answered) && stored[i].Before(ended), "%s begins %s after the answer", e.ID, stored[i].Sub(answered))
+			require.False(t, stored[i].After(answered) && stored[i].Before(ending), "%s begins %s after the answer", e.ID, stored[i].Sub(answered))
 		}
 	}
 	t.Logf("%d runs: answered after %s, from the first pause in a log to the last %s, all completed %s after its end", n,

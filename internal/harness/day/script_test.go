@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -160,9 +162,18 @@ func (d *day) refuse(how refusal, names ...string) {
 	})
 }
 
-// begin pauses a scope, and end lets it go on.
+// begin pauses a scope, the same again until the answer proves it, and end lets it go on.
 func (d *day) begin(ctx context.Context, name, reason string, has func(o *order) bool, scope ...string) {
-	d.must(ctx, append([]string{"pause", "--reason", reason}, scope...)...)
+	d.until(ctx, "the pause is not proven", func() error {
+		var reply schema.PauseReply
+		if err := json.Unmarshal(d.must(ctx, append([]string{"pause", "--json", "--reason", reason}, scope...)...), &reply); err != nil {
+			return err
+		}
+		if doubt := reply.Doubt(); doubt != "" {
+			return errors.New(doubt)
+		}
+		return nil
+	})
 	d.pauses = append(d.pauses, &pause{name: name, has: has, answered: time.Now()})
 }
 
