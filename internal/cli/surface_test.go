@@ -170,6 +170,9 @@ func newSurface(t *testing.T) *surface {
 // surfaceChanging finds what differs from one run of the test to the next.
 var surfaceChanging = regexp.MustCompile(`(?:\bat )?\d{4}-\d\d-\d\dT[\d:.]+Z|\bat \d+\b|\d\d:\d\d:\d\d\.\d+|\b[0-9a-f]{32,}\b|\.[0-9a-f]{8}\b|(seq|event):\S+|revision \d+|http://127\.0\.0\.1:\d+`)
 
+// surfaceContext is how a hint names the server of the test.
+var surfaceContext = regexp.MustCompile(` --context \S+`)
+
 // surfaceStream finds the position of an event in the log, which depends on the order of the runs.
 var surfaceStream = regexp.MustCompile(`^(… )\d+ `)
 
@@ -185,6 +188,7 @@ func surfaceLine(stdout, stderr string) string {
 	}
 	first, _, _ := strings.Cut(strings.TrimLeft(said, "\n"), "\n")
 	first = strings.Join(strings.Fields(surfaceChanging.ReplaceAllString(first, "…")), " ")
+	first = surfaceContext.ReplaceAllString(first, "")
 	first = surfaceStream.ReplaceAllString(first, "$1… ")
 	if len(first) > 110 {
 		first = first[:110] + "…"
