@@ -128,17 +128,26 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		return false, err
 	}
 	if c.proofs == beginTries {
-		return false, fmt.Errorf("beginning call %s in turn %d of run %s: %w: no acknowledgement of %d events came within %s; see: waymark doctor",
-			c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
+		return false, c.run.notProven(c.key)
 	}
 	c.proofs++
+	return true, c.run.prove(ctx, c.key)
+}
+
+// prove publishes an event whose acknowledgement proves that the handle still owns the run.
+func (r *Run) prove(ctx context.Context, key schema.CallKey) error {
 	proof := &schema.ToolDecidedData{
-		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Decision: schema.DecisionAllow, Policy: schema.BeginPolicy, Reason: "the call begins now",
+		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow, Policy: schema.BeginPolicy, Reason: "the call begins now",
 	}
-	if err := c.run.Publish(ctx, proof, c.key.Turn); err != nil {
-		return false, fmt.Errorf("beginning call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err)
+	if err := r.Publish(ctx, proof, key.Turn); err != nil {
+		return fmt.Errorf("beginning call %s in turn %d: %w", key.ToolCallID, key.Turn, err)
 	}
-	return true, nil
+	return nil
+}
+
+func (r *Run) notProven(key schema.CallKey) error {
+	return fmt.Errorf("beginning call %s in turn %d of run %s: %w: no acknowledgement of %d events came within %s; see: waymark doctor",
+		key.ToolCallID, key.Turn, r.id, ErrUnavailable, beginTries, r.fleet.proofAge)
 }
 
 // outwait waits until the previous executor can no longer begin the call on a proof of its own epoch. This time has

@@ -154,6 +154,9 @@ var (
 	ErrHandoffTaken = errors.New("hand-off was taken by another")
 	// ErrDelegation is returned by Delegate for a run that may have no further child.
 	ErrDelegation = errors.New("run delegates no more")
+	// ErrLost is returned by a tool or a model that runs in another program, when that program has gone. A tool's outcome
+	// is then unknown: none is recorded, the run is given back, and the next executor decides by the tool's policy.
+	ErrLost error = fleetclient.Unknown("the program that did the work is gone")
 	// ErrShutdown is the cause with which the context of work ends when its executor shuts down.
 	ErrShutdown = errors.New("executor is shut down")
 	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that releases its run until an

@@ -124,9 +124,15 @@ func (l *ledger) cancelSeen() bool {
 
 // proven reports whether the epoch was this handle's own at most age ago. A duplicate acknowledgement, or an event
 // found in the log, only proves that the event is stored: another executor may have taken the run over since.
-func (l *ledger) proven(age time.Duration, now time.Time) bool {
+func (l *ledger) proven(age time.Duration, now time.Time) bool { return l.provenFor(age, now) > 0 }
+
+// provenFor returns how long that stays so; 0 or less if it is over.
+func (l *ledger) provenFor(age time.Duration, now time.Time) time.Duration {
+	if l.provenAt.IsZero() {
+		return 0
+	}
 	// Only the wall clock shows that the machine was suspended.
-	return !l.provenAt.IsZero() && now.Sub(l.provenAt) < age && now.Round(0).Sub(l.provenAt.Round(0)) < age
+	return age - max(now.Sub(l.provenAt), now.Round(0).Sub(l.provenAt.Round(0)))
 }
 
 // openTurn is the number of the open turn; 0 outside turns.

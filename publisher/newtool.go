@@ -282,5 +282,5 @@ func retryTime(err error) time.Time {
 
 func isPermanent(err error) bool {
 	marked, ok := errors.AsType[*markedError](err)
-	return ok && marked.permanent || errors.Is(err, ErrUnauthorized)
+	return ok && marked.permanent || errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrLost)
 }

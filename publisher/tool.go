@@ -46,6 +46,35 @@ type Invocation struct {
 // [Run.AwaitSignal]. Leave the calls and turns to the executor.
 func (i Invocation) Run() *Run { return i.run }
 
+// MayBegin returns how long from now the call may still begin, at most two seconds. Call it in a tool whose work begins
+// later, or in another process, right before the work begins, and do not begin after that time. If less than half of it
+// is left, MayBegin publishes an event that proves the epoch; see [Turn.Tool]. Any time will do for a pure or idempotent
+// call. Do not begin after an error: return it.
+func (i Invocation) MayBegin(ctx context.Context) (time.Duration, error) {
+	if i.run == nil || i.replay.Rerunnable() {
+		return beginWithin, nil
+	}
+	r := i.run
+	for range beginTries {
+		left, err := with2(r.ledger, func(l *ledger) (time.Duration, error) {
+			if err := l.paused(); err != nil {
+				return 0, err
+			}
+			return l.provenFor(r.fleet.proofAge, time.Now()), l.over
+		})
+		if err != nil {
+			return 0, err
+		}
+		if left > r.fleet.proofAge/2 {
+			return left, nil
+		}
+		if err := r.prove(ctx, i.Key); err != nil {
+			return 0, err
+		}
+	}
+	return 0, r.notProven(i.Key)
+}
+
 // maxToolError bounds the text of a tool's error in the record, in bytes, so that each error fits into an event.
 const maxToolError = 64 << 10
 
@@ -88,8 +117,8 @@ func Result(v any) (ToolResult, error) {
 // (tool.decided of the policy waymark.begin). So an executor that was paused or cut off learns of a takeover before its
 // tool runs.
 //
-// If the context ends before the tool returned, or the tool returns [ErrWaiting], no outcome is recorded and the call
-// stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool returns
+// If the context ends before the tool returned, or the tool returns [ErrWaiting] or [ErrLost], no outcome is recorded
+// and the call stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool returns
 // its result with the error, and a repeated call publishes it. Parallel calls of one turn may run in several
 // goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
@@ -261,7 +290,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	result, err := protect(withInvocation(ctx, inv), r.fleet.tool(c.tool), inv)
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting) || errors.Is(err, ErrPaused) && with(r.ledger, (*ledger).paused) != nil) {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting) || errors.Is(err, ErrLost) || errors.Is(err, ErrPaused) && with(r.ledger, (*ledger).paused) != nil) {
 		// The effect of the tool is unknown, or the tool runs again once the run has its answer: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}

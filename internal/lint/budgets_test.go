@@ -23,13 +23,13 @@ type room struct {
 var rooms = []room{
 	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 12_746},
 	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 5_375},
-	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_174},
+	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_221},
 	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 17_396},
-	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 17_911},
-	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_549},
+	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 19_700},
+	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_850},
 	{
 		name: "product", within: []string{"schema", "kvstore", "publisher", "consumer", "internal", "cmd"}, but: []string{"internal/harness"},
-		budget: 70_000, today: 81_191,
+		budget: 70_000, today: 83_300,
 	},
 	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 6_021},
 	{name: "tools", within: []string{"tools"}, budget: 5_000},

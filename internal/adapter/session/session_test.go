@@ -1,0 +1,179 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/adapter/session"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// started is a session of a new run r1, by the executor "one".
+func started(t *testing.T, w *waymarktest.World) *session.Session {
+	t.Helper()
+	run, err := w.Fleet("one", nil).Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	return opened(t, run)
+}
+
+// resumed is a session of the run r1 after a takeover by the executor "two".
+func resumed(t *testing.T, w *waymarktest.World) *session.Session {
+	t.Helper()
+	run, err := w.Fleet("two", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	return opened(t, run)
+}
+
+func opened(t *testing.T, run *publisher.Run) *session.Session {
+	t.Helper()
+	s := session.New(run)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func call(id string, replay schema.Replay) publisher.ToolCall {
+	return publisher.ToolCall{ID: id, Name: "tool", Arguments: []byte(`{"a":1}`), Replay: replay}
+}
+
+// begin begins a call that must be new.
+func begin(t *testing.T, s *session.Session, c publisher.ToolCall) *session.Begun {
+	t.Helper()
+	begun, _, err := s.Call(t.Context(), c)
+	require.NoError(t, err)
+	require.NotNil(t, begun)
+	return begun
+}
+
+func text(t *testing.T, value string) publisher.ToolResult {
+	t.Helper()
+	result, err := publisher.Result(value)
+	require.NoError(t, err)
+	return result
+}
+
+func TestCall_SameIDAgain_IsAnsweredFromTheRecord(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	s := started(t, w)
+	require.NoError(t, s.Say(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("Do it.")}}))
+	for _, id := range []string{"a", "b"} {
+		begun := begin(t, s, call(id, schema.ReplayHold))
+		require.Equal(t, "r1.1."+id+".1", begun.IdempotencyKey)
+		require.Positive(t, begun.Within)
+		require.NoError(t, s.Return(t.Context(), id, text(t, "done "+id), nil))
+	}
+	begin(t, s, call("c", schema.ReplayPure))
+	require.NoError(t, s.Return(t.Context(), "c", publisher.ToolResult{}, errors.New("it is broken")))
+	require.NoError(t, s.Say(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("Once more.")}}))
+
+	for _, next := range []func() *session.Session{func() *session.Session { return s }, func() *session.Session { return resumed(t, w) }} {
+		s := next()
+		begun, result, err := s.Call(t.Context(), call("b", schema.ReplayHold))
+		require.NoError(t, err)
+		require.Nil(t, begun)
+		require.JSONEq(t, `"done b"`, string(result.Result))
+		require.True(t, result.Recorded)
+		_, _, err = s.Call(t.Context(), call("c", schema.ReplayPure))
+		require.ErrorIs(t, err, publisher.ErrToolFailed)
+		other := call("b", schema.ReplayHold)
+		other.Arguments = []byte(`{"a":2}`)
+		_, _, err = s.Call(t.Context(), other)
+		require.ErrorIs(t, err, publisher.ErrDiverged)
+	}
+}
+
+func TestCall_EachPolicy_SessionGone_NextDecides(t *testing.T) {
+	t.Parallel()
+	for replay, again := range map[schema.Replay]bool{schema.ReplayPure: true, schema.ReplayIdempotent: true, schema.ReplayHold: false} {
+		t.Run(string(replay), func(t *testing.T) {
+			t.Parallel()
+			w := waymarktest.Start(t)
+			first := started(t, w)
+			key := begin(t, first, call("a", replay)).IdempotencyKey
+			first.Close()
+			require.ErrorIs(t, first.Return(t.Context(), "a", text(t, "too late"), nil), publisher.ErrConflict)
+
+			second := resumed(t, w)
+			begun, _, err := second.Call(t.Context(), call("a", replay))
+			if !again {
+				held, ok := errors.AsType[*publisher.HeldError](err)
+				require.True(t, ok, "%v", err)
+				require.Contains(t, held.Command, "r1 1 a --epoch 1 --how decided")
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, key, begun.IdempotencyKey)
+			require.Equal(t, 2, begun.Attempt)
+			require.NoError(t, second.Return(t.Context(), "a", text(t, "done"), nil))
+		})
+	}
+}
+
+func TestReturn_AfterATakeover_IsAdopted(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	first := started(t, w)
+	begin(t, first, call("a", schema.ReplayHold))
+	second := resumed(t, w)
+	require.ErrorIs(t, first.Return(t.Context(), "a", text(t, "done"), nil), publisher.ErrFenced)
+	_, _, err := first.Call(t.Context(), call("b", schema.ReplayHold))
+	require.ErrorIs(t, err, publisher.ErrFenced)
+
+	_, result, err := second.Call(t.Context(), call("a", schema.ReplayHold))
+	require.NoError(t, err)
+	require.JSONEq(t, `"done"`, string(result.Result))
+}
+
+func TestCall_RequesterGone_NextRequesterGetsTheOutcome(t *testing.T) {
+	t.Parallel()
+	s := started(t, waymarktest.Start(t))
+	begin(t, s, call("a", schema.ReplayHold))
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, _, err := s.Call(gone, call("a", schema.ReplayHold))
+	require.ErrorIs(t, err, context.Canceled)
+
+	outcome := make(chan publisher.ToolResult, 1)
+	go func() {
+		_, result, _ := s.Call(context.Background(), call("a", schema.ReplayHold))
+		outcome <- result
+	}()
+	require.NoError(t, s.Return(t.Context(), "a", text(t, "done"), nil))
+	require.JSONEq(t, `"done"`, string((<-outcome).Result))
+}
+
+func TestCall_ManyWithoutAMessage_FindRoom(t *testing.T) {
+	t.Parallel()
+	s := started(t, waymarktest.Start(t))
+	for i := range schema.MaxTurnCalls + 2 {
+		id := "c" + strconv.Itoa(i)
+		begin(t, s, call(id, schema.ReplayPure))
+		require.NoError(t, s.Return(t.Context(), id, text(t, "done"), nil))
+	}
+	require.Greater(t, s.Run().Head().Turn, int32(1))
+}
+
+func TestMayBegin_Later_ProvesTheEpochAgain(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	s := started(t, w)
+	begin(t, s, call("a", schema.ReplayHold))
+	within, err := s.MayBegin(t.Context(), "a")
+	require.NoError(t, err)
+	require.Positive(t, within)
+	_, err = s.MayBegin(t.Context(), "other")
+	require.ErrorIs(t, err, publisher.ErrConflict)
+	resumed(t, w)
+	require.Eventually(t, func() bool { // the proof of the last two seconds ends
+		_, err = s.MayBegin(t.Context(), "a")
+		return err != nil
+	}, time.Minute, 10*time.Millisecond)
+	require.ErrorIs(t, err, publisher.ErrFenced)
+}
