@@ -38,7 +38,7 @@ const QuarantinedText = "nothing: its claims made no progress, so no executor ca
 func TurnText(action string) string {
 	switch action {
 	case TurnContinue:
-		return "continues after the model's answer"
+		return "continues where its record ends"
 	case TurnRepeat:
 		return "starts again: the model's answer is not recorded"
 	default:

@@ -20,7 +20,7 @@ const (
 
 // What becomes of the run's current turn.
 const (
-	// TurnContinue: the model's answer is recorded; the turn continues after it.
+	// TurnContinue: its answer or some of its calls are recorded; the turn continues after them.
 	TurnContinue = "continue"
 	// TurnRepeat: the turn began and the model's answer is not recorded; the model is asked again.
 	TurnRepeat = "repeat"

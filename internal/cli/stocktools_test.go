@@ -148,7 +148,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 	require.Equal(t, "wait", c.Overview.Recovery.Next)
 	require.Equal(t, []string{
 		"nothing until the run gets an answer; no executor is needed until then",
-		"turn 2 continues after the model's answer",
+		"turn 2 continues where its record ends",
 		"waits for q1 (human_input): waymark input roof",
 		"call c1 (pay) of turn 2: make, it has not begun",
 	}, c.Overview.Recovery.Instructions)
