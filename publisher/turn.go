@@ -87,9 +87,9 @@ func (r *Run) OpenTurn() *Turn {
 	return &Turn{run: r, number: head.Turn}
 }
 
-// Turn returns a handle of a turn by its number. It works for a finished turn, too: its calls return their recorded
+// Turn returns a handle of a turn by its number, from 1. It works for a finished turn, too: its calls return their recorded
 // outcomes.
-func (r *Run) Turn(number int32) *Turn { return &Turn{run: r, number: number} }
+func (r *Run) Turn(number int32) *Turn { return &Turn{run: r, number: max(number, 1)} }
 
 // AddMessage publishes a message of the turn.
 func (t *Turn) AddMessage(ctx context.Context, m schema.Message) error {

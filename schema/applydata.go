@@ -212,7 +212,7 @@ func (s *State) add(v Verdict) {
 		w := StateWait{RunWaitingData: *d}
 		w.Extra = withoutMembers(d.Extra, "turn", "input")
 		if d.ToolCallID != "" {
-			w.Turn = s.turnOf(e)
+			w.Turn = s.Head.callTurn(e)
 		}
 		push(s, waitsOf, w)
 		if d.Reason == WaitToolInDoubt {
@@ -268,7 +268,7 @@ func (s *State) add(v Verdict) {
 			c.settled(e, d, s.Head.Epoch)
 		}
 	case *ToolDecidedData:
-		decision := StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time}
+		decision := StateDecision{ToolDecidedData: *d, Turn: s.Head.callTurn(e), Epoch: s.Head.Epoch, Time: e.Time}
 		decision.Extra = withoutMembers(d.Extra, "turn", "epoch", "time")
 		if v.Call.Occurrence != 0 {
 			decision.Occurrence = v.Call.Occurrence // the event may leave it out
@@ -475,10 +475,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	}
 	call := -1
 	if d.ToolCallID != "" {
-		o.Turn = e.Turn
-		if o.Turn == 0 {
-			o.Turn = h.Turn
-		}
+		o.Turn = h.callTurn(e)
 		if call = h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); call >= 0 {
 			o.Turn, o.Occurrence = h.OpenCalls[call].Turn, h.OpenCalls[call].Occurrence
 		}

@@ -69,14 +69,6 @@ func unknownEvent(e *Event) UnknownEvent {
 	return u
 }
 
-// turnOf is the turn of an event about a call; without the attribute it is the latest.
-func (s *State) turnOf(e *Event) int32 {
-	if e.Turn != 0 {
-		return e.Turn
-	}
-	return s.Head.Turn
-}
-
 // withoutRepeats returns the hand-off with each modified file once by its [PathKey], in the order of first mention.
 func withoutRepeats(d *HandoffOfferedData) *HandoffOfferedData {
 	if d.Context == nil || len(d.Context.FilesModified) < 2 {

@@ -87,10 +87,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 	keys := make([]CallKey, len(d.Calls))
 	for i := range d.Calls {
 		c := &d.Calls[i]
-		keys[i] = CallKey{Turn: d.Turn, ToolCallID: c.ToolCallID, Occurrence: 1}
-		if !opened {
-			keys[i].Occurrence = h.CallsOf(d.Turn, c.ToolCallID) + 1
-		}
+		keys[i] = CallKey{Turn: d.Turn, ToolCallID: c.ToolCallID, Occurrence: h.CallsOf(d.Turn, c.ToolCallID) + 1}
 		for _, earlier := range keys[:i] {
 			if earlier.ToolCallID == c.ToolCallID {
 				keys[i].Occurrence++
@@ -155,6 +152,15 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 		h.setError(d.Error, d.Refs)
 	}
 	return v
+}
+
+// callTurn is the turn of an event about a call; without the attribute it is the latest. Each call belongs to a turn:
+// in a run without turns it is turn 1.
+func (h *Head) callTurn(e *Event) int32 {
+	if e.Turn != 0 {
+		return e.Turn
+	}
+	return max(h.Turn, 1)
 }
 
 // inOpenTurn reports whether an event belongs to the open turn; without a turn attribute it does.
@@ -239,11 +245,7 @@ func (h *Head) CallsOf(turn int32, id string) int {
 
 // toolCalled begins a requested call, or records and begins one that was not requested.
 func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
-	turn := e.Turn
-	if turn == 0 {
-		turn = h.Turn
-	}
-	begun := -1
+	turn, begun := h.callTurn(e), -1
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		switch {
@@ -260,23 +262,16 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
 	case begun >= 0:
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
-	case turn == h.Turn && turn != 0 && !h.TurnOpen:
+	case turn == h.Turn && !h.TurnOpen:
 		return rejected(ReasonTurnOrder, "call of turn %d, which has ended", turn)
 	}
 	room := h.roomOf(turn, 1)
 	if v := room.take(d.ToolCallID, d.Name, false); v.Kind != 0 {
 		return v
 	}
-	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
-	switch {
-	case turn == 0:
-		// Without turns the number of ids to remember has no bound, so the count of all calls distinguishes them.
-		key.Occurrence = int(h.Counts.ToolCalls) + 1
-	case !opened:
-		key.Occurrence = h.CallsOf(turn, d.ToolCallID) + 1
-	}
+	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: h.CallsOf(turn, d.ToolCallID) + 1}
 	if d.Occurrence != 0 && d.Occurrence != key.Occurrence {
-		return rejected(ReasonUnknownCall, "call %.80q of turn %d is occurrence %d, and says %d", d.ToolCallID, turn, key.Occurrence, d.Occurrence)
+		return rejected(ReasonInvalidData, "call %.80q of turn %d is occurrence %d, and says %d", d.ToolCallID, turn, key.Occurrence, d.Occurrence)
 	}
 	v := Verdict{Kind: Applied, Boundary: true, Call: key, Opened: opened}
 	if opened {
@@ -347,7 +342,7 @@ func (h *Head) toolClosed(e *Event, id string, occurrence int, count *int64) Ver
 			// A further result of a settled call: the log keeps it as evidence, the first result counts.
 			return Verdict{Kind: Evidence}
 		}
-		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, h.callTurn(e))
 	}
 	*count++
 	return h.closed(i)
@@ -365,7 +360,7 @@ func (h *Head) closeCall(i int) CallKey {
 	key := h.OpenCalls[i].CallKey
 	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
 	h.unasked(func(o *OpenInterrupt) bool { return o.ToolCallID != "" && o.CallKey() == key })
-	if key.Turn == h.Turn && key.Turn != 0 {
+	if key.Turn == h.Turn {
 		h.TurnCalls = append(h.TurnCalls, key.ToolCallID)
 	}
 	return key
@@ -374,7 +369,7 @@ func (h *Head) closeCall(i int) CallKey {
 func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence)
 	if i < 0 {
-		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, h.callTurn(e))
 	}
 	c := &h.OpenCalls[i]
 	// An ended run has no executor: a person settles each open call, and no executor can run it again.

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,19 +21,29 @@ func TestCallKey_NoOccurrence_IsFirst(t *testing.T) {
 	require.Equal(t, second, (&schema.StateDecision{Turn: 3, ToolDecidedData: schema.ToolDecidedData{ToolCallID: "c", Occurrence: 2}}).CallKey())
 }
 
-// Outside of turns no bounded list of ids tells a repeated id, so all calls are counted. The first try and the next
-// executor have the same key.
-func TestCallKey_OutsideOfTurns_OccurrenceCountsAllCalls(t *testing.T) {
+// An executor that names no turn has the documented key at its first try, and the next executor has the same.
+func TestCallKey_NoTurnNamed_FirstTryAndTakeoverAgree(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
-	for i, id := range []string{"a", "b", "a"} {
+	seen := map[string]int{}
+	for _, id := range []string{"a", "b", "a"} {
+		seen[id]++
+		documented := fmt.Sprintf("r1.1.%s.%d", id, seen[id])
 		v := r.write(&schema.ToolCalledData{ToolCallID: id, Name: "pay", Replay: schema.ReplayIdempotent}, 0)
-		require.Equal(t, schema.CallKey{ToolCallID: id, Occurrence: i + 1}, v.Call)
-		first := v.Call.IdempotencyKey("r1")
+		require.Equal(t, documented, v.Call.IdempotencyKey("r1"))
 		r.takeover("ex-2")
-		require.Equal(t, first, schema.PlanOf(r.state).Calls[0].IdempotencyKey)
+		require.Equal(t, documented, schema.PlanOf(r.state).Calls[0].IdempotencyKey)
 		require.Equal(t, schema.Applied, r.write(&schema.ToolSettledData{ToolCallID: id, How: schema.SettledRerun}, 0).Kind)
-		require.Equal(t, first, r.head.OpenCalls[0].IdempotencyKey("r1"))
+		require.Equal(t, documented, r.head.OpenCalls[0].IdempotencyKey("r1"))
 		require.Equal(t, schema.Applied, r.write(&schema.ToolReturnedData{ToolCallID: id, Result: []byte(`"paid"`)}, 0).Kind)
 	}
+	require.Equal(t, []string{"a", "b", "a"}, r.head.TurnCalls)
+}
+
+func TestToolCalled_WrongOccurrence_IsInvalidData(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	v := r.write(&schema.ToolCalledData{ToolCallID: "a", Occurrence: 2, Name: "pay"}, 0)
+	require.Equal(t, schema.ReasonInvalidData, v.Reason)
+	require.Equal(t, `call "a" of turn 1 is occurrence 1, and says 2`, v.Detail)
 }

@@ -90,9 +90,9 @@ type Position struct {
 
 // CallKey names a call: models use tool call ids more than once.
 type CallKey struct {
-	Turn       int32  `json:"turn" check:"min=0"`
+	Turn       int32  `json:"turn" check:"min=1"`
 	ToolCallID string `json:"tool_call_id" check:"max=259,text"`
-	// Occurrence counts from 1 the calls of the turn that share the id; outside of turns it counts all calls of the run.
+	// Occurrence counts from 1 the calls of the turn that share the id.
 	Occurrence int `json:"occurrence" check:"min=1"`
 }
 

@@ -223,6 +223,10 @@ func TestPlan_Resume_SaysPosition(t *testing.T) {
 			},
 			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnContinue, Messages: 2}, next: schema.PlanContinue,
 		},
+		"a turn of calls without an answer goes on": {
+			write: func(r *testRun) { r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "ls"}, 0) },
+			turn:  schema.PlanTurn{Turn: 1, Action: schema.TurnContinue}, next: schema.PlanContinue,
+		},
 		"a run that ended stays": {
 			write: func(r *testRun) {
 				r.write(&schema.TurnEndedData{Turn: 3}, 3)

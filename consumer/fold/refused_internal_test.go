@@ -48,7 +48,7 @@ func TestNotices_RefusedEventOfAPlainExecutor_ReachesItsSender(t *testing.T) {
 		{"a misspelt member", "tool.called", `{"call_id":"c3","name":"pay","replay":"hold"}`, schema.ReasonInvalidData, "tool_call_id"},
 		{"the begin of a call that a person is asked about", "tool.called", `{"tool_call_id":"c1","name":"pay","replay":"hold"}`, schema.ReasonNotAllowed, ""},
 		{"an outcome of an unknown call", "tool.returned", `{"tool_call_id":"zz","result":1}`, schema.ReasonUnknownCall, ""},
-		{"an occurrence that the call has not", "tool.called", `{"tool_call_id":"c2","occurrence":7,"name":"read"}`, schema.ReasonUnknownCall, ""},
+		{"an occurrence that the call has not", "tool.called", `{"tool_call_id":"c2","occurrence":7,"name":"read"}`, schema.ReasonInvalidData, ""},
 		{"half a character", "tool.returned", `{"tool_call_id":"c2","result":"log of the day \ud83d"}`, schema.ReasonInvalidData, "surrogate"},
 		{"bytes that are no UTF-8", "tool.returned", "{\"tool_call_id\":\"c2\",\"result\":\"\xff\"}", schema.ReasonInvalidData, "UTF-8"},
 		{"a member twice", "tool.returned", `{"tool_call_id":"c2","result":1,"result":2}`, schema.ReasonInvalidData, "duplicate"},

@@ -377,27 +377,3 @@ func TestTakeover_PoisonedRun_Succeeds(t *testing.T) {
 	require.True(t, reply.Complete)
 	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
 }
-
-// In an event turn 0 means the newest turn with the id: written as asked, the settlement would be the later call's.
-func TestSettle_CallBeforeAnyTurn_LaterCallWithItsIDStaysOpen(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t)
-	x := w.writer("run-1")
-	x.Start()
-	x.Publish(&schema.ToolCalledData{ToolCallID: "a", Name: "send", Replay: schema.ReplayHold}, 0)
-	x.openCall("a", schema.ReplayHold)
-	w.recover("run-1", takeover("executor-2", "req-1"))
-	early := schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "a"}, How: schema.SettledAbandoned, By: "alice"}
-	refused := w.refused(schema.VerbSettle, "run-1", early)
-	require.Equal(t, schema.CodeConflict, refused.Code)
-	require.Equal(t, "Settle the call of turn 1 first.", refused.Hint)
-	got, _ := w.get("run-1", schema.ViewHead)
-	require.Len(t, got.Head.InDoubt(), 2)
-
-	late := early
-	late.Turn = 1
-	w.control(schema.VerbSettle, "run-1", late)
-	w.control(schema.VerbSettle, "run-1", early)
-	got, _ = w.get("run-1", schema.ViewHead)
-	require.Empty(t, got.Head.OpenCalls)
-}

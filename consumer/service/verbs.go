@@ -137,11 +137,6 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 		return schema.Fail(schema.CodeConflict, "Look at what the call did outside, and settle it with its epoch as it is now: waymark plan "+r.Run,
 			"call %s of turn %d of run %s was begun or settled again in epoch %d: the attempt of epoch %d is over", req.ToolCallID, req.Turn, r.Run,
 			r.Head.OpenCalls[i].Epoch, req.CallEpoch)
-	case r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
-		// In an event turn 0 names the newest turn with the id.
-		newest := r.Head.OpenCalls[r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]
-		return schema.Fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
-			req.ToolCallID, req.Turn, newest.Turn)
 	case ended && req.How == schema.SettledRerun:
 		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or let an executor go on with the run: waymark reopen "+r.Run,
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)

@@ -76,7 +76,7 @@ func unknownType(_ *conduct, s *step) string {
 }
 
 func otherTurn(_ *conduct, s *step) string {
-	if _, _, ok := schema.CallOf(s.verdict.Data); ok && s.e.Turn == 0 && s.head.Turn != 0 {
+	if _, _, ok := schema.CallOf(s.verdict.Data); ok && s.e.Turn == 0 {
 		return fmt.Sprintf("the event of a call has no turn, the run is in turn %d: models reuse ids of calls", s.head.Turn)
 	}
 	number := int32(0)
@@ -98,7 +98,7 @@ func turnNotStarted(_ *conduct, s *step) string {
 	switch d := s.verdict.Data.(type) {
 	case *schema.ToolCalledData:
 		if s.verdict.Opened {
-			return fmt.Sprintf("turn %d has no turn.started and no turn.answered", s.e.Turn)
+			return fmt.Sprintf("turn %d has no turn.started and no turn.answered", s.head.Turn)
 		}
 	case *schema.TurnEndedData:
 		// A turn whose answer's last outcome ended it may be ended again.

@@ -69,9 +69,10 @@ var broken = []mistaken{
 		r.call("c1", schema.ReplayPure, 1)
 		r.endTurn(1)
 	}},
-	{"open_call", `the run is completed, and call "c1" of turn 0 is open`, func(r *tape) {
+	{"open_call", `the run is completed, and call "c1" of turn 1 is open`, func(r *tape) {
 		r.start()
-		r.call("c1", schema.ReplayPure, 0)
+		r.turn(1)
+		r.call("c1", schema.ReplayPure, 1)
 		r.end()
 	}},
 	{"open_call", `the run is completed, and call "c1" of turn 1 was not made`, func(r *tape) {

@@ -259,7 +259,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 				{schema.VerbSignal, "r1", schema.SignalRequest{SignalID: "s", Name: "n", By: id}},
 				{schema.VerbInput, "r1", schema.InputRequest{InterruptID: "i", EventID: "e", By: id}},
 				{schema.VerbCancel, "r1", schema.CancelRequest{By: "me", RequestID: id}},
-				{schema.VerbSettle, "r1", schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "c1"}, How: schema.SettledRerun, By: id}},
+				{schema.VerbSettle, "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1"}, How: schema.SettledRerun, By: id}},
 				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffDecline, By: id}},
 				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffAccept, By: "me", ChildRun: id, OfferHash: strings.Repeat("0", 64)}},
 				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffAccept, By: id, ChildRun: "c", OfferHash: strings.Repeat("0", 64)}},

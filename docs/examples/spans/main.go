@@ -192,7 +192,7 @@ func (r *run) apply(keys *schema.Keys, rec *schema.Record) (ended []object, whol
 	}
 	call := func(ms int64, failure *schema.Error) {
 		parent, name := root, ""
-		if v.Call.Turn == r.head.Turn && r.head.Turn > 0 {
+		if v.Call.Turn == r.head.Turn {
 			parent = turn
 		}
 		if i := slices.IndexFunc(open, func(c schema.OpenCall) bool { return c.CallKey == v.Call }); i >= 0 {

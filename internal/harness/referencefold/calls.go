@@ -58,10 +58,7 @@ func (m *Model) name(e *schema.Event, d *schema.RunWaitingData) {
 	if d.ToolCallID == "" {
 		return
 	}
-	key := schema.CallKey{Turn: e.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
-	if key.Turn == 0 {
-		key.Turn = m.turn
-	}
+	key := schema.CallKey{Turn: m.turnOf(e), ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
 	if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
 		key = c.key()
 	}
@@ -131,19 +128,23 @@ func (m *Model) unnamed(c *call) {
 	}
 }
 
+// turnOf is the turn of an event about a call: its own, the latest, or the first.
+func (m *Model) turnOf(e *schema.Event) int32 {
+	if e.Turn != 0 {
+		return e.Turn
+	}
+	return max(m.turn, 1)
+}
+
 // called begins a call.
 func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
-	turn := e.Turn
-	if turn == 0 {
-		turn = m.turn
-	}
-	occurrence, running := 1, false
+	turn, occurrence, running := m.turnOf(e), 1, false
 	for _, c := range m.calls {
-		if c.turn != turn || turn != 0 && c.id != d.ToolCallID {
+		if c.turn != turn || c.id != d.ToolCallID {
 			continue
 		}
 		occurrence++
-		if c.closed || c.id != d.ToolCallID || d.Occurrence != 0 && d.Occurrence != c.occurrence {
+		if c.closed || d.Occurrence != 0 && d.Occurrence != c.occurrence {
 			continue
 		}
 		if c.requested && !d.Requested {
@@ -151,7 +152,7 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 		}
 		running = true
 	}
-	if turn < m.turn || running || turn == m.turn && turn != 0 && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
+	if turn < m.turn || running || turn == m.turn && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
 		return false
 	}
 	m.Beyond = m.Beyond || m.openCalls() >= schema.MaxOpenCalls || occurrence > schema.MaxTurnCalls
@@ -256,7 +257,7 @@ func (m *Model) close(e *schema.Event, id string, occurrence int, outcome schema
 		return schema.Applied
 	}
 	for _, c := range m.calls {
-		if c.closedInItsTurn && c.turn == m.turn && m.turn != 0 && c.id == id && (e.Turn == 0 || e.Turn == m.turn) {
+		if c.closedInItsTurn && c.turn == m.turn && c.id == id && (e.Turn == 0 || e.Turn == m.turn) {
 			return schema.Evidence
 		}
 	}

@@ -16,11 +16,6 @@ func (m *Model) fork(was *schema.Head) {
 	for _, id := range was.TurnCalls {
 		closed(was.Turn, id)
 	}
-	if was.Turn == 0 {
-		for range was.Counts.ToolCalls - int64(len(was.OpenCalls)) {
-			closed(0, "\x00")
-		}
-	}
 	for _, o := range was.OpenCalls {
 		c := &call{
 			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.State == schema.CallLate, outcome: schema.OutcomeOpen,
@@ -51,7 +46,6 @@ func (m *Model) fork(was *schema.Head) {
 			}
 		}
 	}
-	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
 }
 
 // mayRewind reports whether the run may continue after its own record; nil is no rewind.

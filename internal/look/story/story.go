@@ -174,7 +174,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.TurnEndedData:
 		s.turnEnded(d, when, at)
 	case *schema.ToolCalledData:
-		s.called(v, d, turn, when)
+		s.called(v, d, when)
 	case *schema.ToolReturnedData:
 		detail := ""
 		if d.IsError != nil && *d.IsError {
@@ -322,13 +322,13 @@ func (s *Story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 	}
 }
 
-func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
+func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, when string) {
 	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
 		b.Detail = callRunning
 		s.move(b, when)
 		return
 	}
-	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: callRunning, At: when, Open: true})
+	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: v.Call.Turn, What: d.Name, Detail: callRunning, At: when, Open: true})
 }
 
 func (s *Story) closed(key schema.CallKey, detail string, duration int64, at time.Time) {
