@@ -94,7 +94,7 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 			return ToolResult{}, err
 		}
 		result, err := Result(out)
-		if err != nil && !inv.replay.Rerunnable() {
+		if err != nil && !inv.Replay.Rerunnable() {
 			// The tool has had its effect: an error would make the model repeat it.
 			return Result("The tool ran, but its result cannot be encoded: " + err.Error())
 		}

@@ -30,8 +30,8 @@ type Invocation struct {
 	// Attempt counts the runs of the call from 1, including the tries of a [Loop]. Above 1, an earlier run may have had
 	// its effect. A pure or idempotent call that an earlier executor ran without recording its begin starts at 1 again.
 	Attempt int
-	// replay is the policy that applies.
-	replay schema.Replay
+	// Replay is the policy that applies: the stricter one of the tool's and the recorded one.
+	Replay schema.Replay
 	// work is notified of each try; latest points to the attempt of the latest try.
 	work   *work
 	latest *int
@@ -51,7 +51,7 @@ func (i Invocation) Run() *Run { return i.run }
 // is left, MayBegin publishes an event that proves the epoch; see [Turn.Tool]. Any time will do for a pure or idempotent
 // call. Do not begin after an error: return it.
 func (i Invocation) MayBegin(ctx context.Context) (time.Duration, error) {
-	if i.run == nil || i.replay.Rerunnable() {
+	if i.run == nil || i.Replay.Rerunnable() {
 		return beginWithin, nil
 	}
 	r := i.run
@@ -278,7 +278,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	inv.Attempt = with(r.ledger, func(l *ledger) int { return l.calls.begin(key, earlier) })
 	latest := inv.Attempt
 	inv.latest = &latest
-	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change its copy, not the record's
+	inv.Replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change its copy, not the record's
 	timeout := c.asked.Timeout
 	if c.call != nil && c.call.TimeoutMS > 0 {
 		timeout = cmp.Or(timeout, time.Duration(c.call.TimeoutMS)*time.Millisecond)

@@ -242,8 +242,8 @@ func (r *Run) detached(long bool) bool {
 
 // mayWait refuses to release the run from inside a tool that cannot run again.
 func (r *Run) mayWait(ctx context.Context, timer bool) error {
-	if inv := InvocationOf(ctx); inv.run == r && r.detached(timer) && !inv.replay.Rerunnable() {
-		return fmt.Errorf("run %s: tool %s: %w", r.id, inv.Name, configError("Replay", inv.replay,
+	if inv := InvocationOf(ctx); inv.run == r && r.detached(timer) && !inv.Replay.Rerunnable() {
+		return fmt.Errorf("run %s: tool %s: %w", r.id, inv.Name, configError("Replay", inv.Replay,
 			"a tool during whose wait the executor releases the run runs again after the wait: make it pure or idempotent"))
 	}
 	return nil
@@ -260,7 +260,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 	defer poll.Stop()
 	cancelled := r.Head().CancelRequested
 	inv := InvocationOf(ctx)
-	held := inv.run == r && !inv.replay.Rerunnable() // a call under way that could not run again
+	held := inv.run == r && !inv.Replay.Rerunnable() // a call under way that could not run again
 	for {
 		ok, changed, err := r.ledger.check(done)
 		if err == nil && !ok && !cancelled && r.CancelRequested() {

@@ -19,6 +19,7 @@ var update = flag.Bool("update", false, "write the code in the pages")
 // pages show code of the examples, or have links to its files.
 var pages = []string{
 	"../../README.md", "../first-agent.md", "../tools.md", "../people.md", "../sdk.md", "../events.md", "../history.md", "../reliability.md", "../looking.md",
+	"../any-language.md",
 }
 
 // agent is the program with a provider's client that a page shows.
@@ -65,7 +66,7 @@ func TestTheCode_OnThePage_EqualsTestedCode(t *testing.T) {
 	}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range append(files, agent, "quickstart/main.go", "shortest/main.go", "request/main.go", "plain.sh", "foreign/executor.py",
+	for _, file := range append(files, agent, "quickstart/main.go", "shortest/main.go", "request/main.go", "plain.sh", "foreign/executor.py", "workers/courier.py", "workers/own.py",
 		"tested/agent.go", "tested/agent_test.go") {
 		if strings.HasSuffix(file, "_test.go") && filepath.Dir(file) == "." {
 			continue

@@ -9,6 +9,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/cli/storage"
 	"github.com/waymarkio/waymark/internal/cli/ui"
+	"github.com/waymarkio/waymark/internal/cli/worker"
 )
 
 // cli is the grammar of all commands. A flag that is not given is read from the variable in its tag environ. Commands
@@ -21,6 +22,7 @@ type cli struct {
 
 	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with an embedded NATS server unless a server is named."`
 	Start    runs.StartCmd      `cmd:"" help:"Submit a run for an executor of its agent."`
+	Worker   worker.Cmd         `cmd:"" help:"Run an agent that is a program in any language."`
 	Runs     runs.Cmd           `cmd:"" help:"List and show runs."`
 	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
 	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to continue."`

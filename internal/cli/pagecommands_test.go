@@ -89,14 +89,19 @@ type pageWorld struct {
 
 func newPageWorld(t *testing.T) pageWorld {
 	t.Helper()
+	return newPageWorldWith(t, "--silence", "10m")
+}
+
+func newPageWorldWith(t *testing.T, flags ...string) pageWorld {
+	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	w := pageWorld{dir: t.TempDir()}
 	for _, part := range []string{"deploy", "docs", "internal"} {
 		require.NoError(t, os.Symlink(filepath.Join(root, part), filepath.Join(w.dir, part)))
 	}
-	args := []string{"--http", "127.0.0.1:0", "--quota", "64MiB", "--silence", "10m"}
-	line, stop, err := startDaemon(args, env("WAYMARK_STATE_DIR", filepath.Join(w.dir, "state")))
+	args := []string{"--http", "127.0.0.1:0", "--quota", "64MiB"}
+	line, stop, err := startDaemon(append(args, flags...), env("WAYMARK_STATE_DIR", filepath.Join(w.dir, "state")))
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
 	w.http = regexp.MustCompile(` http=http://(\S+)`).FindStringSubmatch(line)[1]

@@ -155,8 +155,8 @@ func (s *Session) drive(c *call, asked publisher.ToolCall) {
 func (s *Session) place(asked *publisher.ToolCall) (turn int32, open bool) {
 	s.run.View(func(state *schema.State) {
 		head := &state.Head
-		for i := len(state.Calls) - 1; i >= 0; i-- {
-			if key := state.Calls[i].CallKey; key.ToolCallID == asked.ID {
+		for _, c := range slices.Backward(state.Calls) {
+			if key := c.CallKey; key.ToolCallID == asked.ID {
 				turn, asked.Occurrence = key.Turn, key.Occurrence
 				open = slices.ContainsFunc(head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key })
 				return

@@ -1,10 +1,13 @@
 package base
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -70,18 +73,45 @@ func (c *Client) notThere(ctx context.Context, err error) error {
 // WithExecutor calls use with the SDK on the client's connection, for a command that publishes events under an
 // executor's name.
 func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
-	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait, Encryption: c.keys}
-	if executor == Operator {
-		config.Heartbeat = -1 // a command does not keep runs
-	}
-	fleet, err := publisher.Connect(ctx, config)
+	fleet, err := c.Executor(ctx, executor, func(config *publisher.Config) {
+		if executor == Operator {
+			config.Heartbeat = -1 // a command does not keep runs
+		}
+	})
 	if err != nil {
-		return c.ConnectFailed(ctx, err)
+		return err
 	}
 	err = use(fleet)
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
 	defer cancel()
 	return errors.Join(err, fleet.Close(limit))
+}
+
+// Executor connects as an executor, with a configuration that change may change. The caller closes the fleet.
+func (c *Client) Executor(ctx context.Context, name string, change func(*publisher.Config)) (*publisher.Fleet, error) {
+	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: name, RequestTimeout: c.Wait, Encryption: c.keys}
+	change(&config)
+	fleet, err := publisher.Connect(ctx, config)
+	if err != nil {
+		return nil, c.ConnectFailed(ctx, err)
+	}
+	return fleet, nil
+}
+
+// Host is the name of this machine as part of an executor's or a daemon's name.
+func Host() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		}
+		return '-'
+	}, host)
+	return cmp.Or(strings.Trim(name[:min(len(name), 40)], "-"), "host")
 }
 
 // WithReader calls use with a reader on the client's connection.

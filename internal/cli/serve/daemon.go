@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -458,21 +456,6 @@ func (d *daemon) ready(c Cmd, a *base.App) Ready {
 
 // daemonName makes a unique name from the name of the host.
 func daemonName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "host"
-	}
-	name := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
-			return r
-		}
-		return '-'
-	}, host)
-	name = strings.Trim(name[:min(len(name), 40)], "-")
-	if name == "" {
-		name = "host"
-	}
 	id := rand.Text()
-	return name + "-" + id[len(id)-6:]
+	return base.Host() + "-" + id[len(id)-6:]
 }

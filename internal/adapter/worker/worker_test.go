@@ -1,0 +1,346 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/adapter/worker"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const clients = "../../../docs/examples/workers"
+
+// languages are the commands of the test agent, by the language.
+var languages = map[string][]string{"python": {"python3", "testdata/agent.py"}, "node": {"node", "testdata/agent.mjs"}}
+
+// eachLanguage runs a test for each language that is here.
+func eachLanguage(t *testing.T, test func(t *testing.T, command []string)) {
+	t.Helper()
+	for name, command := range languages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath(command[0]); err != nil {
+				t.Skipf("%s is not here: its client is NOT TESTED", command[0])
+			}
+			test(t, command)
+		})
+	}
+}
+
+// bench is a worker of the test agent in a world of its own.
+type bench struct {
+	t      *testing.T
+	w      *waymarktest.World
+	ledger string
+	env    []string
+}
+
+func newBench(t *testing.T, env ...string) *bench {
+	t.Helper()
+	b := &bench{t: t, w: waymarktest.Start(t), ledger: filepath.Join(t.TempDir(), "ledger")}
+	here, err := filepath.Abs(clients)
+	require.NoError(t, err)
+	b.env = append([]string{"CLIENTS=" + here, "LEDGER=" + b.ledger}, env...)
+	return b
+}
+
+// work starts a worker, which stops with the test, or with stop.
+func (b *bench) work(name string, command []string, more ...func(*worker.Config)) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	done, ready := make(chan error, 1), make(chan struct{})
+	var log bytes.Buffer
+	cfg := worker.Config{
+		Command: append([]string{"/usr/bin/env"}, append(slices.Clone(b.env), command...)...), Stderr: io.Discard, Log: zerolog.New(&log),
+		Connect: func(_ context.Context, agent string, change func(*publisher.Config)) (*publisher.Fleet, error) {
+			return b.w.Fleet(name, change), nil
+		},
+		Ready: func(*worker.Hello, string) { close(ready) },
+	}
+	for _, change := range more {
+		change(&cfg)
+	}
+	go func() { done <- worker.Serve(ctx, cfg) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		require.NoError(b.t, err)
+		b.t.Fatal("the worker ended")
+	}
+	ended := false
+	stop = func() {
+		if !ended {
+			ended = true
+			cancel()
+			require.NoError(b.t, <-done, log.String())
+		}
+	}
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// submit hands the run in.
+func (b *bench) submit(run, task string) {
+	b.t.Helper()
+	_, err := b.w.Fleet("submitter", nil).Submit(b.t.Context(), publisher.RunSpec{ID: run, Agent: "clerk", Task: task})
+	require.NoError(b.t, err)
+}
+
+// effects counts the lines of the ledger by tool.
+func (b *bench) effects() map[string]int {
+	b.t.Helper()
+	text, err := os.ReadFile(b.ledger)
+	if !os.IsNotExist(err) {
+		require.NoError(b.t, err)
+	}
+	list := make(map[string]int)
+	for line := range strings.Lines(string(text)) {
+		name, _, _ := strings.Cut(line, " ")
+		list[name]++
+	}
+	return list
+}
+
+func TestServe_EachTool_RunsOnce(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		for _, mode := range []string{"LOOP=1", "OWN=1"} {
+			b := newBench(t, mode)
+			b.work("one", command)
+			task := `[["look","pay"],["fail"],["mail"]]`
+			b.submit("r1", task)
+			result := b.w.Ended("r1")
+			require.Equal(t, schema.StatusCompleted, result.Status, mode)
+			require.Equal(t, map[string]int{"look": 1, "pay": 1, "fail": 1, "mail": 1}, b.effects(), mode)
+			state, err := publisher.Result(b.w.State("r1"))
+			require.NoError(t, err)
+			require.Contains(t, string(state.Result), "it is broken", mode)
+		}
+	})
+}
+
+// The table of docs/tools.md, for programs: each policy, killed before and after the effect.
+func TestServe_ProgramKilledInATool_PolicyDecides(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: many programs")
+	}
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		for _, mode := range []string{"LOOP=1", "OWN=1"} {
+			for _, tool := range []string{"look", "pay", "book", "mail"} {
+				for _, when := range []string{"before", "after"} {
+					if mode == "OWN=1" && tool == "book" {
+						continue // its tools are asked by their workers' loops
+					}
+					t.Run(fmt.Sprintf("%s/%s/%s", mode, when, tool), func(t *testing.T) {
+						t.Parallel()
+						b := newBench(t, mode, "AT="+when+":"+tool)
+						b.work("one", command)
+						b.submit("r1", `[["`+tool+`"]]`)
+						want := 1
+						if tool == "look" && when == "after" {
+							want = 2
+						}
+						if tool == "mail" {
+							b.settle("r1")
+						}
+						require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+						require.Equal(t, want, b.effects()[tool])
+					})
+				}
+			}
+		}
+	})
+}
+
+// settle settles the call that is held as an operator does after a look into the ledger.
+func (b *bench) settle(run string) {
+	b.t.Helper()
+	var call *schema.OpenCall
+	require.Eventually(b.t, func() bool {
+		head := b.w.State(run).Head
+		if len(head.OpenCalls) > 0 && head.OpenCalls[0].State == schema.CallHeld && len(head.Interrupts) > 0 {
+			call = &head.OpenCalls[0]
+		}
+		return call != nil
+	}, time.Minute, 5*time.Millisecond)
+	request := schema.SettleRequest{CallKey: call.CallKey, CallEpoch: call.Epoch, How: schema.SettledRerun, By: "ann"}
+	if b.effects()[call.Name] > 0 {
+		request.How, request.Result = schema.SettledDecided, []byte(`"it was sent"`)
+	}
+	_, err := b.w.Fleet("ann", nil).Settle(b.t.Context(), run, request)
+	require.NoError(b.t, err)
+}
+
+func TestServe_Approval_IsAskedOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: many programs")
+	}
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		for _, decision := range []string{schema.DecisionAllow, schema.DecisionDeny} {
+			for _, mode := range []string{"LOOP=1", "OWN=1"} {
+				b := newBench(t, mode)
+				b.work("one", command)
+				b.submit("r1", `[["charge"]]`)
+				b.answer("r1", `{"decision":"`+decision+`","reason":"too much"}`)
+				require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+				want := map[string]int{"charge": 1}
+				if decision == schema.DecisionDeny {
+					want = map[string]int{}
+				}
+				require.Equal(t, want, b.effects(), mode)
+			}
+		}
+	})
+}
+
+// answer answers what the run asks.
+func (b *bench) answer(run, payload string) {
+	b.t.Helper()
+	b.w.Await(run, schema.StatusWaiting)
+	open := b.w.State(run).Head.Interrupts[0]
+	require.NoError(b.t, b.w.Fleet("ann", nil).Input(b.t.Context(), run, publisher.Input{InterruptID: open.InterruptID, EventID: open.Position.ID, Payload: []byte(payload)}))
+}
+
+func TestServe_OwnLoop_AsksListensAndKeepsState(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t, "OWN=1")
+		b.work("one", command)
+		b.submit("r1", `[["look","ask"],["listen"],["pay"]]`)
+		b.answer("r1", `{"yes":9007199254740993}`)
+		b.w.Await("r1", schema.StatusWaiting)
+		require.Eventually(t, func() bool {
+			return len(b.w.State("r1").Head.Interrupts) == 1 && b.w.State("r1").Head.Interrupts[0].Reason == schema.WaitSignal
+		}, time.Minute, 5*time.Millisecond)
+		require.NoError(t, b.w.Fleet("ann", nil).Signal(t.Context(), "r1", publisher.SignalSpec{ID: "s1", Name: "note", Payload: []byte(`"hurry"`)}))
+		result := b.w.Ended("r1")
+		require.Equal(t, schema.StatusCompleted, result.Status)
+		require.Contains(t, string(result.Output), `"heard":["hurry"]`)
+		require.Equal(t, map[string]int{"look": 1, "pay": 1}, b.effects(), "the run was left and taken again twice")
+	})
+}
+
+func TestServe_Cancel_ReachesTheTool(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		for _, mode := range []string{"LOOP=1", "OWN=1"} {
+			b := newBench(t, mode)
+			b.work("one", command)
+			b.submit("r1", `[["slow"],["pay"]]`)
+			require.Eventually(t, func() bool { return b.effects()["slow"] == 1 }, time.Minute, 5*time.Millisecond)
+			require.NoError(t, b.w.Fleet("ann", nil).Cancel(t.Context(), "r1", "ann", ""))
+			require.Equal(t, schema.StatusCancelled, b.w.Ended("r1").Status)
+			require.Equal(t, map[string]int{"slow": 1}, b.effects())
+		}
+	})
+}
+
+func TestServe_Stopped_GivesTheRunsBack(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t)
+		stop := b.work("one", command)
+		b.submit("r1", `[["slow"],["pay"]]`)
+		require.Eventually(t, func() bool { return b.effects()["slow"] == 1 }, time.Minute, 5*time.Millisecond)
+		stop()
+		b.work("two", command)
+		require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+		require.Equal(t, map[string]int{"slow": 1, "pay": 1}, b.effects(), "the result that came with the stop was recorded")
+	})
+}
+
+// One program dies at each model request: it stops no other run than those that it had, and a run that kills each is set aside.
+func TestServe_ProgramsDie_OnlyTheirRunsStop(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: many programs")
+	}
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t, "AT=before:mail")
+		b.work("one", command, func(c *worker.Config) { c.Programs = 3 })
+		for i := range 12 {
+			b.submit(fmt.Sprintf("r%d", i), `[["look"],["pay"],["look","pay"]]`)
+		}
+		b.submit("deadly", `[["mail"]]`)
+		b.settle("deadly")
+		require.Equal(t, schema.StatusCompleted, b.w.Ended("deadly").Status)
+		for i := range 12 {
+			require.Equal(t, schema.StatusCompleted, b.w.Ended(fmt.Sprintf("r%d", i)).Status)
+		}
+		require.Equal(t, 24, b.effects()["pay"])
+	})
+}
+
+// Programs that are no agents: each says what is wrong, and ends the worker at once.
+func TestServe_WrongProgram_SaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]string{
+		`exit 3`:          "no hello: the program ended: exit status 3",
+		`echo starting`:   `line 1 of the program's standard output is no line of the protocol`,
+		`echo '{"id":1}'`: "the first line of the program is no hello",
+		`echo '{"hello":{"protocol":2,"agent":"a"}}'`:                                             "the program speaks protocol 2, this worker speaks 1",
+		`echo '{"hello":{"protocol":1,"agent":""}}'`:                                              "the hello names no agent",
+		`echo '{"hello":{"protocol":1,"agent":"a","tolls":[]}}'`:                                  `unknown object member name "tolls"`,
+		`echo '{"hello":{"protocol":1,"agent":"a","tools":[{"name":7}]}}'`:                        `within "/hello/tools/0/name"`,
+		`echo '{"hello":{"protocol":1,"agent":"a","tools":[{"name":"x","replay":"hodl"}]}}'; cat`: "hodl",
+	} {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			w := waymarktest.Start(t)
+			err := worker.Serve(t.Context(), worker.Config{
+				Command: []string{"sh", "-c", script}, Stderr: io.Discard, Log: zerolog.Nop(), Ready: func(*worker.Hello, string) {},
+				Connect: func(_ context.Context, _ string, change func(*publisher.Config)) (*publisher.Fleet, error) {
+					return w.Fleet("one", change), nil
+				},
+			})
+			require.ErrorContains(t, err, want)
+		})
+	}
+}
+
+// A line that is wrong ends the program, with its number, and the program is started again.
+func TestServe_WrongLineLater_IsLoggedAndRestarted(t *testing.T) {
+	t.Parallel()
+	hello := `echo '{"hello":{"protocol":1,"agent":"clerk"}}'; `
+	for line, want := range map[string]string{
+		`{"id":7,"text":"x"}`:     "line 2 of the program: it answers a request with the id 7, and there was none",
+		`{"id":"c1","do":"call"}`: "only a program that says",
+		`hello`:                   "line 2 of the program's standard output is no line of the protocol",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			out, logs := io.Pipe()
+			t.Cleanup(func() { require.NoError(t, logs.Close()) }) // behind the worker
+			b.work("one", []string{"sh", "-c", hello + "echo '" + line + "'; cat >/dev/null"}, func(c *worker.Config) { c.Log = zerolog.New(logs) })
+			text := make([]byte, 1<<10)
+			n, err := out.Read(text)
+			require.NoError(t, err)
+			require.Contains(t, string(text[:n]), want)
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+		})
+	}
+}
