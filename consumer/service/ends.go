@@ -3,11 +3,9 @@ package service
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/liveness"
@@ -16,66 +14,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-const (
-	// tellEvery is how often the ends of children are searched for, and tellsAtOnce bounds the parents told concurrently.
-	tellEvery   = 250 * time.Millisecond
-	tellsAtOnce = 32
-	// firstRetell is the pause before a parent is told again that could not be told; it doubles up to mostRetell.
-	firstRetell, mostRetell = 500 * time.Millisecond, time.Minute
-)
-
-// telling is when a parent is told, or told again.
-type telling struct {
-	at    time.Time
-	pause time.Duration
-	busy  bool
-}
-
 // tellParents tells runs of their children's ends, of the shards that this process folds, until ctx ends. The fold
 // worker lists each end before its checkpoint is put, and an entry goes once the parent's log has the signal. A crash in
-// between repeats the signal, which has the same id. A parent that cannot be told holds up no other.
+// between repeats the signal, which has the same id.
 func (s *Service) tellParents(ctx context.Context) {
-	tick := time.NewTicker(tellEvery)
-	defer tick.Stop()
-	var group errgroup.Group
-	group.SetLimit(tellsAtOnce)
-	var mu sync.Mutex
-	tellings := make(map[liveness.Untold]*telling)
-	for {
-		select {
-		case <-ctx.Done():
-			_ = group.Wait() // each has its own error
-			return
-		case <-tick.C:
-		}
-		mu.Lock()
-		before := tellings
-		tellings = make(map[liveness.Untold]*telling)
-		for _, of := range s.liveRuns.Untold(s.leads) {
-			t := before[of]
-			if t == nil {
-				t = new(telling)
+	(&repeater[liveness.Untold]{
+		list: func() []liveness.Untold { return s.liveRuns.Untold(s.leads) },
+		do: func(within context.Context, of liveness.Untold) {
+			if err := s.tellParent(within, of); err != nil && ctx.Err() == nil {
+				s.log.Warn().Err(err).Str(logkey.Run, of.Run).Msg("parent not told of the end of its child, trying again")
 			}
-			tellings[of] = t
-			if t.busy || s.now().Before(t.at) {
-				continue
-			}
-			t.busy = group.TryGo(func() error {
-				told, cancel := context.WithTimeout(ctx, claimPatience)
-				defer cancel()
-				err := s.tellParent(told, of)
-				mu.Lock()
-				defer mu.Unlock()
-				t.busy, t.pause = false, min(max(2*t.pause, firstRetell), mostRetell)
-				t.at = s.now().Add(t.pause) // without an error the entry goes in a moment
-				if err != nil && ctx.Err() == nil {
-					s.log.Warn().Err(err).Str(logkey.Run, of.Run).Dur("again_in", t.pause).Msg("parent not told of the end of its child, trying again")
-				}
-				return nil
-			})
-		}
-		mu.Unlock()
-	}
+		},
+		now: s.now, first: 500 * time.Millisecond, most: time.Minute, atOnce: 32,
+	}).run(ctx)
 }
 
 // tellParent tells the parent of a run of its end, unless it has ended itself, and drops the entry.

@@ -20,9 +20,7 @@ import (
 )
 
 const (
-	// stopEvery is how often the live runs of a shard are searched for runs that a pause selects and an executor may go on
-	// with, stopAgain the pause before a failed stop is tried again, and stopsAtOnce bounds the concurrent ones.
-	stopEvery   = 250 * time.Millisecond
+	// stopAgain is the pause before a failed stop is tried again, and stopsAtOnce bounds the concurrent stops of a shard.
 	stopAgain   = 5 * time.Second
 	stopsAtOnce = 128
 	// pauseWithin is how long a request waits until all runs are stopped, and liveChunk bounds one read of the live index.
@@ -151,9 +149,8 @@ func (s *Service) stopShard(ctx context.Context, src *reader.Source, p *schema.P
 				continue
 			case e.Live.Driven:
 				group.Go(func() error {
-					if _, err := s.writer.write(ctx, e.Run, change{decide: s.stop}); err != nil {
+					if !s.stopRun(ctx, s.refusals, e.Run) {
 						failed.Add(1)
-						s.refusals.Warn().Err(err).Str(logkey.Run, e.Run).Msg("pause not written into the run, trying again")
 					}
 					return nil
 				})
@@ -183,33 +180,25 @@ func readUpTo[T any](ctx context.Context, mark schema.Revision, read func(contex
 // anything.
 func (s *Service) stopRuns(ctx context.Context, shard int) {
 	log := s.log.Sample(&zerolog.BurstSampler{Burst: 1, Period: stopAgain})
-	var busy sync.Map // runs that are being stopped, or will be tried again: a slow one delays no other
-	var group errgroup.Group
-	group.SetLimit(stopsAtOnce)
-	for pause.For(ctx, stopEvery) == nil {
-		if !s.leads(shard) {
-			continue
-		}
-		for _, run := range s.liveRuns.Unstopped(shard) {
-			if _, is := busy.LoadOrStore(run, true); is {
-				continue
-			}
-			if !group.TryGo(func() error {
-				defer busy.Delete(run)
-				within, cancel := context.WithTimeout(ctx, claimPatience)
-				defer cancel()
-				if _, err := s.writer.write(within, run, change{decide: s.stop}); err != nil && ctx.Err() == nil {
-					log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
-					_ = pause.For(ctx, stopAgain) // it ends with ctx, too
-				}
+	(&repeater[string]{
+		list: func() []string {
+			if !s.leads(shard) {
 				return nil
-			}) {
-				busy.Delete(run)
-				break
 			}
-		}
+			return s.liveRuns.Unstopped(shard)
+		},
+		do:  func(within context.Context, run string) { s.stopRun(within, log, run) },
+		now: time.Now, first: stopAgain, most: stopAgain, atOnce: stopsAtOnce,
+	}).run(ctx)
+}
+
+// stopRun writes a pause into the log of a run, if stop finds one, and reports whether it could.
+func (s *Service) stopRun(ctx context.Context, log zerolog.Logger, run string) bool {
+	_, err := s.writer.write(ctx, run, change{decide: s.stop})
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		log.Warn().Err(err).Str(logkey.Run, run).Msg("pause not written into the run, trying again")
 	}
-	_ = group.Wait() // each run has its own error
+	return err == nil
 }
 
 // leads reports whether this process folds a shard.
