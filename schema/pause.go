@@ -78,6 +78,11 @@ func PausesOf(pauses []Pause, l *Live) (list []Pause) {
 	return list
 }
 
+// PausedBy are those of the pauses that select the run.
+func (h *Head) PausedBy(pauses []Pause) []Pause {
+	return PausesOf(pauses, &Live{Run: h.Run, Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels})
+}
+
 // PauseRequest pauses the runs of a scope, or ends the pause of exactly that scope.
 type PauseRequest struct {
 	Scope

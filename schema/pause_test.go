@@ -12,6 +12,7 @@ func TestScope_Fields_SelectRunsThatMatchAll(t *testing.T) {
 	t.Parallel()
 	labels := map[string]string{"tenant": "acme", "team": "blue"}
 	live := schema.Live{Run: "r1", Agent: "coder", ModelTier: "small", Labels: labels}
+	head := schema.Head{Run: live.Run, Agent: live.Agent, ModelTier: live.ModelTier, Labels: labels}
 	for name, test := range map[string]struct {
 		scope schema.Scope
 		has   bool
@@ -36,6 +37,7 @@ func TestScope_Fields_SelectRunsThatMatchAll(t *testing.T) {
 			require.True(t, test.scope.Same(&test.scope))
 			pauses := []schema.Pause{{Scope: schema.Scope{Agent: "none"}}, {Scope: test.scope}}
 			require.Equal(t, test.has, len(schema.PausesOf(pauses, &live)) == 1)
+			require.Equal(t, schema.PausesOf(pauses, &live), head.PausedBy(pauses))
 		})
 	}
 }

@@ -82,7 +82,7 @@ type controlWriter struct {
 	js        jetstream.JetStream
 	keys      *keyring.Ring
 	routing   *routing
-	pausesOf  func(*schema.Head) []schema.Pause
+	pauses    func() []schema.Pause
 	now       func() time.Time
 	stats     *Stats
 	log       zerolog.Logger

@@ -76,7 +76,7 @@ func (s *Service) list(ctx context.Context, t *task, req *schema.ListRequest) (*
 // summary is a checkpoint's line in a list.
 func (s *Service) summary(h *schema.Head) schema.RunSummary {
 	sum := schema.SummaryOf(h)
-	if !h.Status.Terminal() && len(s.pausesOf(h)) > 0 {
+	if len(s.pausesOf(h)) > 0 {
 		sum.Status = schema.StatusPaused
 	}
 	sum.Quarantined = h.Quarantined(s.cfg.MaxClaims)

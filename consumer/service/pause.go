@@ -213,16 +213,18 @@ func (s *Service) leads(shard int) bool {
 // stop decides, by the log, whether a run needs a pause in it: one of the present ones, because an operator may have ended
 // another in the meantime.
 func (s *Service) stop(_ context.Context, r *reader.Snapshot) (d decision, err error) {
-	if of := s.pausesOf(&r.Head); len(of) > 0 && schema.LiveOf(&r.Head).Driven {
+	if of := r.Head.PausedBy(s.liveRuns.Pauses()); len(of) > 0 && schema.LiveOf(&r.Head).Driven {
 		d.data = &schema.RunPausedData{By: of[0].By, Claimed: of[0].Claimed, Reason: of[0].Reason}
 	}
 	return d, nil
 }
 
-// pausesOf are those that select a run, whatever its status.
+// pausesOf are those that select a run, none if it has ended.
 func (s *Service) pausesOf(h *schema.Head) []schema.Pause {
-	live := schema.LiveOf(h)
-	return schema.PausesOf(s.liveRuns.Pauses(), &live)
+	if h.Status.Terminal() {
+		return nil
+	}
+	return h.PausedBy(s.liveRuns.Pauses())
 }
 
 // stillPaused refuses a run to the executor that has just taken it over, if a pause selects it by the fleet's settings as
@@ -234,8 +236,7 @@ func (s *Service) stillPaused(ctx context.Context, h *schema.Head, reason string
 	if err != nil || h.Paused {
 		return err
 	}
-	live := schema.LiveOf(h)
-	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
+	if pauses := h.PausedBy(settings.Pauses); len(pauses) > 0 {
 		err := errPaused(h.Run, &pauses[0])
 		if reason == schema.TakeoverReopen || reason == schema.TakeoverRewind {
 			err.Message += "; the run is open again, and goes on at the unpause"

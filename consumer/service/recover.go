@@ -130,7 +130,7 @@ const hintOwnRequestID = "Use a request_id of its own for every takeover."
 // need a proven read.
 func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
 	h := &r.Head
-	pauses := w.pausesOf(h)
+	pauses := h.PausedBy(w.pauses())
 	switch {
 	case h.Status == "":
 		return false, errNothingAccepted(r.Run)

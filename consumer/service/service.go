@@ -98,7 +98,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	}
 	s.reader = s.routing.reader
 	s.writer = &controlWriter{
-		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, pausesOf: s.pausesOf, now: now, stats: s.stats, log: log,
+		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, pauses: live.Pauses, now: now, stats: s.stats, log: log,
 	}
 	return s, nil
 }
