@@ -35,10 +35,9 @@ func (rt *routing) undoubted(ctx context.Context, run string, read func() (*read
 
 // awaitFolded waits until a shard is folded up to an event of a run.
 func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
-	_, err := awaitMark(ctx, src, func(mark *kvstore.Watermark) bool { return mark.Position.Stream >= upTo }, func(err error) error {
+	return awaitMark(ctx, src, func(mark *kvstore.Watermark, _ schema.Revision) bool { return mark.Position.Stream >= upTo }, func(err error) error {
 		return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.Store.Names.Shard, upTo, eventlog.ErrStale, err)
 	})
-	return err
 }
 
 // awaitIndexed waits until the index of a shard's runs is complete. That takes a moment in a new fleet, and as long
@@ -46,11 +45,10 @@ func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo sch
 func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
 	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the remaining time
 	defer cancel()
-	_, err := awaitMark(patience, src, func(mark *kvstore.Watermark) bool { return mark.RebuildTo == 0 }, func(error) error {
+	return awaitMark(patience, src, func(mark *kvstore.Watermark, _ schema.Revision) bool { return mark.RebuildTo == 0 }, func(error) error {
 		return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls no longer says that runs may be missing.",
 			"the index of the runs of shard %d is being built", src.Store.Names.Shard)
 	})
-	return err
 }
 
 // awaitEnd waits until a shard is folded up to the end that its log has now, and its index is complete. It returns the
@@ -81,25 +79,27 @@ func (rt *routing) awaitEnd(ctx context.Context, src *reader.Source) (rev schema
 		}
 		return mark.RebuildTo == 0
 	}
-	return awaitMark(ctx, src, func(mark *kvstore.Watermark) bool { return mark.Incarnation == log.Incarnation && folded(mark) },
-		func(err error) error {
-			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", names.Shard, end.At, eventlog.ErrStale, err)
-		})
+	err = awaitMark(ctx, src, func(mark *kvstore.Watermark, at schema.Revision) bool {
+		rev = at
+		return mark.Incarnation == log.Incarnation && folded(mark)
+	}, func(err error) error {
+		return fmt.Errorf("shard %d is not folded up to %d: %w: %w", names.Shard, end.At, eventlog.ErrStale, err)
+	})
+	return rev, err
 }
 
-// awaitMark waits until a shard has a watermark that is done, and returns its revision; late makes the error when ctx ends
-// before.
-func awaitMark(ctx context.Context, src *reader.Source, done func(*kvstore.Watermark) bool, late func(error) error) (schema.Revision, error) {
+// awaitMark waits until a shard has a watermark that is done; late makes the error when ctx ends before.
+func awaitMark(ctx context.Context, src *reader.Source, done func(*kvstore.Watermark, schema.Revision) bool, late func(error) error) error {
 	for {
 		mark, rev, err := src.Store.Checkpoints.Watermark(ctx)
-		if err == nil && done(&mark) {
-			return rev, nil
+		if err == nil && done(&mark, rev) {
+			return nil
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
-			return 0, err
+			return err
 		}
 		if err := pause.For(ctx, foldLook); err != nil {
-			return 0, late(err)
+			return late(err)
 		}
 	}
 }
