@@ -213,14 +213,8 @@ func (p *Purger) Run(ctx context.Context, caughtUp func() bool) error {
 	if !p.cfg.purges() {
 		return nil
 	}
-	tick := time.NewTicker(p.cfg.Every)
-	defer tick.Stop()
-	for !caughtUp() {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for ctx.Err() == nil && !caughtUp() {
+		_ = pause.For(ctx, p.cfg.Every) // the condition has its error
 	}
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.walk(both) })
