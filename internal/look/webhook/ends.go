@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -46,14 +47,7 @@ type ends struct {
 // follow posts the ends, while the daemon folds the shard. It reads the page before each round, so later ends join
 // refused ones.
 func (s *ends) follow(ctx context.Context) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for pause.For(ctx, every) == nil {
 		page, err := s.deps.Ends(ctx, s.shard)
 		if err == nil && s.round(ctx, page.Ends) && len(page.Ends) > 0 {
 			err = page.Accepted(ctx)
