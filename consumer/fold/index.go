@@ -52,10 +52,7 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 				puts = append(puts, kvstore.IndexPut{Key: key})
 			}
 		}
-	}
-	// The service deletes these, once the parents were told.
-	for i, r := range runs {
-		if next[i].end != "" && next[i].end != r.index.end {
+		if next[i].end != "" && next[i].end != r.index.end { // the service deletes it, once the parent was told
 			puts = append(puts, kvstore.IndexPut{Key: schema.UntoldKeyPrefix + r.id})
 		}
 	}
