@@ -41,5 +41,5 @@ func TestAgentVersions_Large_AreDigests(t *testing.T) {
 	tools[0].Version = "2"
 	b := agentVersions{loops: make(map[string]schema.Version), build: "v1"}
 	b.add(map[string]Loop{"large": {Tools: tools}}, true)
-	require.Equal(t, []string{"the tools changed: they are too many to compare"}, schema.Drift(a.of("large"), b.of("large")))
+	require.Equal(t, []string{"the tools changed: they are too many to compare"}, schema.Drift(a.of("large"), b.of("large"), nil))
 }

@@ -311,12 +311,6 @@ func nilIfEmpty[T any](s []T) []T {
 	return s
 }
 
-func (h *Head) setVersion(v *Version) {
-	if v != nil {
-		h.Build = v.first()
-	}
-}
-
 func (h *Head) setError(e *Error, refs []Ref) {
 	h.LastError = &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, "/error/message"), Code: shown(e.Code, refs, "/error/code"), Retryable: e.Retryable}
 }
@@ -333,7 +327,7 @@ func (h *Head) runStarted(e *Event, p *place, d *RunStartedData) Verdict {
 	}
 	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
 	h.ModelTier = excerpt(d.ModelTier)
-	h.setVersion(d.Version)
+	h.Build = d.Version.first(h.Build)
 	if ValidName(d.ResumedFrom) {
 		h.ResumedFrom = d.ResumedFrom
 	}

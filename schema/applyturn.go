@@ -25,7 +25,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
 	}
 	h.takeSignals(d.Signals, d.Turn)
-	h.setVersion(d.Version)
+	h.Build = d.Version.first(h.Build)
 	if d.Purpose == PurposeRecovery {
 		h.TurnPurpose = d.Purpose
 	}

@@ -63,14 +63,14 @@ type ToolVersion struct {
 func (v *Version) Equal(o *Version) bool { return reflect.DeepEqual(v, o) }
 
 // Drift says, a line each, what a newer version changes for a run that went on under an older one. What makes calls
-// of the run impossible comes first, the build last. It is empty if one of them is nil.
-func Drift(older, newer *Version) []string {
+// of the run impossible comes first, with the requested calls, by tool; the build comes last. It is empty if one of them is nil.
+func Drift(older, newer *Version, requested map[string]int) []string {
 	if older == nil || newer == nil {
 		return nil
 	}
 	var list []string
 	if older.saysTools() && newer.saysTools() {
-		list = older.toolChanges(newer)
+		list = older.toolChanges(newer, requested)
 	}
 	if older.Build != newer.Build {
 		list = append(list, "build "+cmp.Or(newer.Build, "unknown")+", was "+cmp.Or(older.Build, "unknown"))
@@ -81,14 +81,18 @@ func Drift(older, newer *Version) []string {
 func (v *Version) saysTools() bool { return v.Tools != nil || v.ToolsDigest != "" }
 
 // toolChanges says what a newer version changes in the tools and the prompt.
-func (v *Version) toolChanges(newer *Version) []string {
+func (v *Version) toolChanges(newer *Version, requested map[string]int) []string {
 	var gone, changed, added []string
 	if v.ToolsDigest == newer.ToolsDigest {
 		for i := range v.Tools {
-			if is := newer.tool(v.Tools[i].Name); is != nil {
+			name := v.Tools[i].Name
+			switch is, n := newer.tool(name), requested[name]; {
+			case is != nil:
 				changed = append(changed, v.Tools[i].changes(is)...)
-			} else {
-				gone = append(gone, "tool "+v.Tools[i].Name+" is gone")
+			case n > 0:
+				gone = append(gone, fmt.Sprintf("tool %s is gone: %d requested %s cannot be made", name, n, number(n, "call", "calls")))
+			default:
+				gone = append(gone, "tool "+name+" is gone")
 			}
 		}
 		for i := range newer.Tools {
@@ -151,32 +155,29 @@ func number(n int, one, more string) string {
 }
 
 // Drift is [Drift] from the recorded version, with the calls that it makes impossible, and the turn that recorded it. asks
-// means that a person must allow the newer version: only the build differs otherwise.
+// means that a person must allow the newer version: one of the two has [DriftAsk], and more than the build differs, or may
+// differ, because one does not say its tools.
 func (s *State) Drift(newer *Version) (changes []string, since int32, asks bool) {
 	recorded, since := s.Version()
-	changes = Drift(recorded, newer)
-	if len(changes) == 0 {
+	requested := make(map[string]int)
+	for i := range s.Head.OpenCalls {
+		if c := &s.Head.OpenCalls[i]; c.State.Requested() {
+			requested[c.Name]++
+		}
+	}
+	if changes = Drift(recorded, newer, requested); len(changes) == 0 {
 		return nil, since, false
 	}
-	for i := range changes {
-		tool, gone := strings.CutSuffix(changes[i], " is gone")
-		n := 0
-		for j := range s.Head.OpenCalls {
-			if c := &s.Head.OpenCalls[j]; gone && tool == "tool "+c.Name && c.State.Requested() {
-				n++
-			}
-		}
-		if n > 0 {
-			changes[i] += fmt.Sprintf(": %d requested %s cannot be made", n, number(n, "call", "calls"))
-		}
-	}
 	saysTools := recorded.saysTools() && newer.saysTools()
-	return changes, since, (recorded.Rule == DriftAsk || newer.Rule == DriftAsk) && (!saysTools || len(recorded.toolChanges(newer)) > 0)
+	return changes, since, (recorded.Rule == DriftAsk || newer.Rule == DriftAsk) && (!saysTools || len(recorded.toolChanges(newer, nil)) > 0)
 }
 
-// first is the build that goes on with the run first, by the rule of the version.
-func (v *Version) first() string {
-	if v.Rule == DriftSameBuild || v.Rule == DriftAsk {
+// first is the build that goes on with the run first, by the rule of the version; without a version it is the one before.
+func (v *Version) first(before string) string {
+	switch {
+	case v == nil:
+		return before
+	case v.Rule == DriftSameBuild || v.Rule == DriftAsk:
 		return v.Build
 	}
 	return ""

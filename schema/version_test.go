@@ -58,7 +58,7 @@ func TestDrift_EachChange_IsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, schema.Drift(test.older, test.newer))
+			require.Equal(t, test.want, schema.Drift(test.older, test.newer, nil))
 		})
 	}
 }

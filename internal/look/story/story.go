@@ -163,7 +163,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunPausedData:
 		s.say(&Beat{Kind: KindRun, What: "paused", Detail: "by " + cmp.Or(d.By, unnamed) + ": " + d.Reason, At: when})
 	case *schema.TurnStartedData:
-		if changes := schema.Drift(s.version, d.Version); len(changes) > 0 {
+		if changes := schema.Drift(s.version, d.Version, nil); len(changes) > 0 {
 			s.say(&Beat{Kind: KindRun, What: "version", Turn: d.Turn, Detail: strings.Join(changes, "; "), At: when})
 		}
 		s.version = cmp.Or(d.Version, s.version)
