@@ -63,3 +63,19 @@ func TestVariable_OfAProcess_SwitchesOneMutant(t *testing.T) {
 	}
 	require.NoError(t, err, out)
 }
+
+// eachMistake requires that a check finds nothing wrong in the product, and exactly what it must in each mutant.
+func eachMistake(t *testing.T, check func(*testing.T) []string, wants map[string]string) {
+	t.Helper()
+	require.Empty(t, check(t))
+	if !mutant.Overlaid {
+		return // "make chaos-check" runs it with the overlay
+	}
+	for name, want := range wants {
+		off, err := mutant.Switch(name)
+		require.NoError(t, err)
+		wrong := check(t)
+		off()
+		require.Equal(t, []string{want}, wrong, name)
+	}
+}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/mutant"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
@@ -18,19 +17,10 @@ import (
 // A message wakes two runs before their time: one sleeps, the provider of the other has named a time. Without a mistake
 // both wait on, as before.
 func TestTimers_Mistakes_AreFound(t *testing.T) {
-	require.Empty(t, woken(t))
-	if !mutant.Overlaid {
-		return // "make chaos-check" runs it with the overlay
-	}
-	for name, want := range map[string]string{
+	eachMistake(t, woken, map[string]string{
 		"retry-asked-early": "the provider is asked before the time that it named",
 		"timer-set-again":   "the wait begins again",
-	} {
-		off, err := mutant.Switch(name)
-		require.NoError(t, err)
-		require.Contains(t, woken(t), want, name)
-		off()
-	}
+	})
 }
 
 // woken returns what is wrong with the runs after the message.
