@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
@@ -48,13 +49,4 @@ func TestMain(m *testing.M) {
 }
 
 // wait waits unless ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func wait(ctx context.Context, d time.Duration) bool { return pause.For(ctx, d) == nil }

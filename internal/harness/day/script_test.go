@@ -40,8 +40,8 @@ type row struct {
 	kills []string
 }
 
-// pause is one from the answer to it until its end.
-type pause struct {
+// halt is a pause from the answer to it until its end.
+type halt struct {
 	name string
 	has  func(o *order) bool
 	// Between answered and ended nothing of its runs may begin.
@@ -68,7 +68,7 @@ type day struct {
 	*fleet
 	person *person
 	rows   []row
-	pauses []*pause
+	pauses []*halt
 	gated  int
 	// missed is what a person should have seen.
 	missed []string
@@ -174,7 +174,7 @@ func (d *day) begin(ctx context.Context, name, reason string, has func(o *order)
 		}
 		return nil
 	})
-	d.pauses = append(d.pauses, &pause{name: name, has: has, answered: time.Now()})
+	d.pauses = append(d.pauses, &halt{name: name, has: has, answered: time.Now()})
 }
 
 func (d *day) end(ctx context.Context, scope ...string) {

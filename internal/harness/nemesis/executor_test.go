@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -147,16 +148,7 @@ func Dial(ctx context.Context, name, urls, user, password string) (*nats.Conn, e
 }
 
 // wait waits unless ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func wait(ctx context.Context, d time.Duration) bool { return pause.For(ctx, d) == nil }
 
 func (l *loader) number(n int) int {
 	l.mu.Lock()
