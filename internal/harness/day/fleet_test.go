@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/wire"
 )
@@ -171,7 +172,7 @@ func (f *fleet) self(name, variable string, settings func(life string) any) *pro
 		text, err := json.Marshal(settings(life))
 		f.check(err)
 		cmd := exec.CommandContext(context.Background(), testBinary)
-		cmd.Env = environment(variable + "=" + string(text))
+		cmd.Env = testbin.Environment("GOMAXPROCS=2", variable+"="+string(text))
 		return cmd
 	}}
 }
@@ -199,7 +200,7 @@ func (f *fleet) daemon(i int) *process {
 		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "serve", "--json", "--nats", f.urls, "--http", "127.0.0.1:0",
 			"--quota", "256MiB", "--replicas", strconv.Itoa(f.scale.servers), "--synced", "--purge-after", "30s", "--silence", "3s", "--name", name, "--log-format", "json",
 			"--webhook", f.out.server.URL+"/webhook", "--webhook-secret", filepath.Join(f.dir, "secret"))
-		cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(f.dir, name), "NATS_USER="+user, "NATS_PASSWORD="+user)
+		cmd.Env = testbin.Environment("GOMAXPROCS=2", "WAYMARK_STATE_DIR="+filepath.Join(f.dir, name), "NATS_USER="+user, "NATS_PASSWORD="+user)
 		return cmd
 	}}
 }
@@ -209,7 +210,7 @@ func (f *fleet) waymark(ctx context.Context, args ...string) (stdout []byte, err
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, waymarkBinary, append([]string{"--nats", f.urls, "--timeout", "10s"}, args...)...)
-	cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(f.dir, "person"), "NATS_USER="+user, "NATS_PASSWORD="+user)
+	cmd.Env = testbin.Environment("GOMAXPROCS=2", "WAYMARK_STATE_DIR="+filepath.Join(f.dir, "person"), "NATS_USER="+user, "NATS_PASSWORD="+user)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err = cmd.Run(); err != nil {

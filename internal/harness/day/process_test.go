@@ -33,17 +33,6 @@ type process struct {
 	said string
 }
 
-// environment is this process's without variables that name servers or settings.
-func environment(more ...string) []string {
-	var env []string
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "NATS_") && !strings.HasPrefix(e, "WAYMARK_") {
-			env = append(env, e)
-		}
-	}
-	return append(env, append(more, "GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0 halt_on_error=1")...)
-}
-
 // start starts a life of it, and waits until it has printed its line. It must not be running.
 func (p *process) start(ctx context.Context) error {
 	p.mu.Lock()

@@ -294,7 +294,7 @@ func (r *round) toldByCommands(check string, env ...string) {
 		ctx, cancel := context.WithTimeout(r.tb.Context(), patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, waymarkBinary, args...)
-		cmd.Env = environment(env...)
+		cmd.Env = testbin.Environment(env...)
 		out, err := cmd.CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return exit.ExitCode(), string(out)

@@ -324,7 +324,7 @@ func (c *lineCount) Write(p []byte) (int, error) {
 func (w *world) command(t *testing.T, args ...string) (out *lineCount, most int64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), waymarkBinary, append(args, "--nats", w.urls("commands", 0))...)
-	cmd.Env = environment("NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "WAYMARK_STATE_DIR="+filepath.Join(w.dir, "commands"))
+	cmd.Env = testbin.Environment("NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "WAYMARK_STATE_DIR="+filepath.Join(w.dir, "commands"))
 	var said bytes.Buffer
 	out = new(lineCount)
 	cmd.Stdout, cmd.Stderr = out, &said

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -76,7 +77,7 @@ func (w *lone) kill(tb testing.TB) {
 // waymark is a command on the state directory.
 func (w *lone) waymark(args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.Background(), waymarkBinary, args...)
-	cmd.Env = environment("WAYMARK_STATE_DIR=" + w.state())
+	cmd.Env = testbin.Environment("WAYMARK_STATE_DIR=" + w.state())
 	return cmd
 }
 

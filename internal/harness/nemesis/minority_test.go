@@ -397,7 +397,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 func (m *minority) command(ctx context.Context, line string) error {
 	args := append(strings.Fields(line), "--nats", m.urls, "--timeout", askedFor.String())
 	cmd := exec.CommandContext(ctx, waymarkBinary, args...)
-	cmd.Env = environment("WAYMARK_STATE_DIR="+m.tb.TempDir(), "NATS_USER="+m.user, "NATS_PASSWORD="+m.password)
+	cmd.Env = testbin.Environment("WAYMARK_STATE_DIR="+m.tb.TempDir(), "NATS_USER="+m.user, "NATS_PASSWORD="+m.password)
 	said, err := cmd.CombinedOutput()
 	failed, ok := errors.AsType[*exec.ExitError](err)
 	if ok && failed.ExitCode() != 3 {

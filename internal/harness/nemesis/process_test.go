@@ -39,17 +39,6 @@ type life struct {
 	err   error
 }
 
-// environment is this process's without variables that name servers or settings.
-func environment(more ...string) []string {
-	var env []string
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "NATS_") && !strings.HasPrefix(e, "WAYMARK_") {
-			env = append(env, e)
-		}
-	}
-	return append(env, append(more, "GORACE=atexit_sleep_ms=0 halt_on_error=1")...)
-}
-
 // start starts it. It must not be running.
 func (p *process) start() error {
 	p.starts++

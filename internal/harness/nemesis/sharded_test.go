@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -60,7 +61,7 @@ func (s *sharded) serve(name string) {
 	s.replicas[name] = launch(s.tb, name, func() *exec.Cmd {
 		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--context", s.context(), "--http", "off",
 			"--quota", "64MiB", "--shards", fmt.Sprint(s.shards), "--name", named, "--log-format", "json")
-		cmd.Env = environment("WAYMARK_STATE_DIR=" + s.tb.TempDir())
+		cmd.Env = testbin.Environment("WAYMARK_STATE_DIR=" + s.tb.TempDir())
 		return cmd
 	})
 	require.NoError(s.tb, s.replicas[name].ready(nil))

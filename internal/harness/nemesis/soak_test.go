@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -264,7 +265,7 @@ func (s *soaking) cleanup(t *testing.T) {
 func (w *world) cleanup(ctx context.Context, age time.Duration, more ...string) (removed []string, err error) {
 	args := []string{"--json", "cleanup", "--nats", w.urls("operator", 0), "--max-age", age.Round(time.Second).String(), "--grace", "1s", "--by", "operator"}
 	cmd := exec.CommandContext(ctx, waymarkBinary, append(args, more...)...)
-	cmd.Env = environment("NATS_USER="+w.user, "NATS_PASSWORD="+w.password)
+	cmd.Env = testbin.Environment("NATS_USER="+w.user, "NATS_PASSWORD="+w.password)
 	var told strings.Builder
 	cmd.Stderr = &told
 	out, err := cmd.Output()

@@ -27,6 +27,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/mutant"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -354,7 +355,7 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 		text, err := json.Marshal(settings(p.starts))
 		w.must(err)
 		cmd := exec.CommandContext(context.Background(), testBinary)
-		cmd.Env = environment(variable+"="+string(text), "GOMAXPROCS=2")
+		cmd.Env = testbin.Environment(variable+"="+string(text), "GOMAXPROCS=2")
 		if variable == NodeVariable && w.scale.mutant != "" {
 			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(testBinary))
 			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant)
@@ -383,7 +384,7 @@ func (w *world) daemon(i int) *process {
 		if !w.scale.quarantines {
 			cmd.Args = append(cmd.Args, "--max-claims=-1")
 		}
-		cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(w.dir, name), "NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "GOMAXPROCS=2")
+		cmd.Env = testbin.Environment("WAYMARK_STATE_DIR="+filepath.Join(w.dir, name), "NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "GOMAXPROCS=2")
 		if w.scale.mutants != "" {
 			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(waymarkBinary))
 			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant, failpoint.PointVariable+"="+w.halt)
@@ -403,7 +404,7 @@ func (w *world) embedded() *process {
 	p.command = func() *exec.Cmd {
 		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--embedded", "--port", strconv.Itoa(w.ports[0]),
 			"--http", "127.0.0.1:0", "--quota", w.scale.quota, "--purge-after", "2s", "--silence", silence.String(), "--max-claims=-1", "--log-format", "json")
-		cmd.Env = environment("WAYMARK_STATE_DIR="+w.store(0), "GOMAXPROCS=2")
+		cmd.Env = testbin.Environment("WAYMARK_STATE_DIR="+w.store(0), "GOMAXPROCS=2")
 		return cmd
 	}
 	return p

@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -54,7 +57,7 @@ func Main(run func() int, needed bool, found func(programs []string), packages .
 // any case.
 func build(dir string, packages []string) error {
 	args := []string{"build", "-ldflags=-w", "-o", dir + string(filepath.Separator)}
-	if raceDetector && Whole() {
+	if self, _ := debug.ReadBuildInfo(); Whole() && slices.Contains(self.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		args = append(args, "-race")
 	}
 	out, err := exec.CommandContext(context.Background(), "go", append(args, packages...)...).CombinedOutput() //nolint:gosec // packages of this module
@@ -62,6 +65,12 @@ func build(dir string, packages []string) error {
 		return fmt.Errorf("building %v: %w\n%s", packages, err, out)
 	}
 	return nil
+}
+
+// Environment is this process's without variables that name servers or settings.
+func Environment(more ...string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "NATS_") || strings.HasPrefix(e, "WAYMARK_") })
+	return append(env, append(more, "GORACE=atexit_sleep_ms=0 halt_on_error=1")...)
 }
 
 // Full reports whether the full test is requested. Otherwise it logs that the test runs a sample, which its tier
