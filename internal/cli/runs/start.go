@@ -296,11 +296,10 @@ func (c StartCmd) show(ctx context.Context, a *base.App, cl *base.Client, said *
 		return err
 	}
 	next := "an executor of agent " + said.Agent + " claims it as soon as one runs"
-	if reply, err := cl.Get(ctx, said.Run); err == nil && len(reply.Pauses) > 0 {
-		next = "it is paused, and an executor claims it after: " + cl.Prompt.Command("unpause "+reply.Pauses[0].Flags())
-	}
 	if said.Already {
 		next = "it was already submitted; nothing was changed"
+	} else if reply, err := cl.Get(ctx, said.Run); err == nil && len(reply.Pauses) > 0 {
+		next = "it is paused, and an executor claims it after: " + cl.Prompt.Command("unpause "+reply.Pauses[0].Flags())
 	}
 	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("events "+said.Run)))
 	return err
