@@ -153,7 +153,7 @@ var (
 	// was read.
 	ErrHandoffTaken = errors.New("hand-off was taken by another")
 	// ErrDelegation is returned by Delegate for a run that may have no further child.
-	ErrDelegation = errors.New("run delegates no more")
+	ErrDelegation = errors.New("delegation limit reached")
 	// ErrLost is returned by a tool or a model that runs in another program, when that program has gone. A tool's outcome
 	// is then unknown: none is recorded, the run is given back, and the next executor decides by the tool's policy.
 	ErrLost error = fleetclient.Unknown("the program that did the work is gone")

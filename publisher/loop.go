@@ -91,7 +91,7 @@ type Loop struct {
 	// System is the first message of the conversation, with the role system. A run keeps the one that it started with.
 	System string
 	// Drift is the rule for another version of the agent: [schema.DriftAccept] (the default), [schema.DriftSameBuild] or
-	// [schema.DriftAsk].
+	// [schema.DriftAsk]. It needs the loop in ExecutorSpec.Loops, and a build (Config.Build).
 	Drift schema.DriftRule
 	// Complete names the tool with which the model ends the run. Its result is the output of the run. A model that
 	// answers without a call is reminded to call it, at most three times in a row; then the run fails. Empty means that
@@ -122,10 +122,10 @@ type Loop struct {
 	// pure or idempotent tool is run for one call while its errors are timeouts or marked by [Retryable]; 0 means 3. The
 	// pauses between tries double, from 1 s (model) and 0.2 s (tool) up to 30 s.
 	ModelTries, ToolTries int
-	// Patience is how long an answer is tried for, since its first failed try on whichever executor; 0 means one day.
-	// After ModelTries, or when [RetryAt] names a time more than 30 s away, the executor releases the run, as in
-	// [Run.Sleep]. After that it is tried once after each wait: until such a time, or else 15 s, doubled up to 15 minutes.
-	// Then the run fails. A tool's [RetryAt] waits in the same way. Negative means that the run fails instead of waiting.
+	// Patience is how long an answer is tried for, since its first failed try on whichever executor; time without an
+	// executor does not count. 0 means one day. After ModelTries, or when [RetryAt] names a time more than 2 s away, the
+	// executor releases the run, as in [Run.Sleep], and asks once after each wait: until such a time, or else 15 s, doubled
+	// up to 15 minutes. Then the run fails. A tool's [RetryAt] waits in the same way. Negative: it fails without a wait.
 	Patience time.Duration
 	// Parallel is the maximum number of concurrent calls, among consecutive calls of one answer whose tools allow it; 0
 	// means 8.
