@@ -251,7 +251,7 @@ func TestDelegate_ChildHandsOver_WaitsForTheRunThatContinues(t *testing.T) {
 }
 
 // The daemon died after each step of telling a parent: the fold had listed the end, or the parent had the signal, or the child
-// was reopened meanwhile.
+// was reopened in between.
 func TestChildEnd_DaemonDiedBetweenSteps_IsToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -146,7 +146,7 @@ func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
 	return r.awaitSignal(ctx, r.derivedID("signal.", cmp.Or(callName(ctx, r), "work")), r.toolEnds(ctx, false))
 }
 
-// toolEnds is the deadline of the tool that waits, if the run is released meanwhile.
+// toolEnds is the deadline of the tool that waits, if the run is released while it waits.
 func (r *Run) toolEnds(ctx context.Context, always bool) (until time.Time) {
 	if ends, ok := ctx.Deadline(); ok && InvocationOf(ctx).run == r && r.detached(always) {
 		until = r.fleet.cfg.Now().Add(time.Until(ends))

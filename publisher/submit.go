@@ -148,7 +148,7 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 		head, err := f.Head(ctx, run)
 		if err == nil && head.Status.Terminal() {
 			var result *RunResult
-			if result, err = f.result(ctx, run); err == nil && result.Status.Terminal() { // otherwise it was reopened meanwhile
+			if result, err = f.result(ctx, run); err == nil && result.Status.Terminal() { // otherwise it was reopened since
 				return result, nil
 			}
 		}

@@ -109,7 +109,7 @@ type PauseReply struct {
 	Unproven int `json:"unproven,omitzero"`
 }
 
-// Doubt says what may begin all the same; empty for nothing.
+// Doubt says what may still begin; empty for nothing.
 func (r *PauseReply) Doubt() string {
 	var list []string
 	if r.Going > 0 {

@@ -19,8 +19,8 @@ func (r *LiveRuns) Pauses() []schema.Pause {
 // paused reports whether a pause selects a run. Under r.mu.
 func (r *LiveRuns) paused(l *schema.Live) bool { return len(schema.PausesOf(r.pauses, l)) > 0 }
 
-// Unstopped are the runs of a shard that a pause selects and that an executor may go on with all the same: the pause is
-// not in their log yet.
+// Unstopped are the runs of a shard that a pause selects and that an executor may still go on with: the pause is not in
+// their log yet.
 func (r *LiveRuns) Unstopped(shard int) (runs []string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -9,8 +9,8 @@ import (
 
 // snippet: chat
 
-// Chat answers messages. Between two of them the run waits, and needs no process. A run takes 2,048 messages: behind the
-// given turn the chat goes on in a new run.
+// Chat answers messages. Between two of them the run waits, and needs no process.
+// A run takes 2,048 messages: behind the given turn the chat goes on in a new run.
 func Chat(model publisher.Model, last int32) publisher.Loop {
 	goOn := publisher.HandoffTool("go_on", "Continues the chat in a new run.", "chat")
 	return publisher.Loop{

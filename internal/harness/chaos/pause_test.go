@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// paused pauses a run between a model's answer and its call, and returns what the fleet lets happen all the same.
+// paused pauses a run between a model's answer and its call, and returns what the fleet lets begin in spite of it.
 func paused(t *testing.T, w *waymarktest.World, id string) (mistakes []string) {
 	t.Helper()
 	f := w.Fleet("exec-"+id, nil)

@@ -3,7 +3,7 @@
 // Package day_test has ten minutes that stand for a day of a fleet: real processes, a scripted provider, and an
 // operator. "make day" runs it whole and prints the report.
 //
-// A minute of the script (script_test.go) does something to the fleet, and names what a person must see meanwhile. A
+// A minute of the script (script_test.go) does something to the fleet, and names what a person must see in it. A
 // check (judge_test.go) looks at the whole day. New features add rows to both.
 //
 //	WAYMARK_DAY=1             the whole day: 1,000 runs, three servers, ten minutes

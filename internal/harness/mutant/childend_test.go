@@ -37,8 +37,8 @@ func TestChildEnd_Mistakes_AreFound(t *testing.T) {
 	eachMistake(t, check, map[string]string{"told-twice": "told again", "never-told": "not told"})
 }
 
-// told returns what is wrong with a parent whose daemon dies after the signal. The next daemon starts after meanwhile.
-func told(t *testing.T, meanwhile func(*waymarktest.World)) (wrong []string) {
+// told returns what is wrong with a parent whose daemon dies after the signal. The next daemon starts after between.
+func told(t *testing.T, between func(*waymarktest.World)) (wrong []string) {
 	t.Helper()
 	w := waymarktest.Start(t)
 	e := w.Serve("parent", publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
@@ -62,8 +62,8 @@ func told(t *testing.T, meanwhile func(*waymarktest.World)) (wrong []string) {
 	require.NoError(t, err)
 	require.NoError(t, child.End(t.Context(), publisher.RunEnd{Summary: "done"}))
 	died()
-	if meanwhile != nil {
-		meanwhile(w)
+	if between != nil {
+		between(w)
 	}
 	w.Daemon.Start()
 	js, err := jetstream.New(w.Conn())
