@@ -1,6 +1,8 @@
 # Versions of the tools that "make check" fetches for itself, into .bin. Go libraries are in go.mod.
 GOLANGCI_LINT_VERSION := v2.15.0
 AXE_CORE_VERSION := 4.14.1
+CLAUDE_CODE_VERSION := 2.1.332
+CODEX_VERSION := 0.171.0
 GOVULNCHECK_VERSION := v1.8.0
 # As tools/pinned/go.mod has them.
 CYCLONEDX_GOMOD_VERSION := v1.10.0

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"github.com/waymarkio/waymark/internal/cli/agent"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/events"
@@ -50,6 +51,7 @@ type cli struct {
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's servers, streams, limits and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
+	AgentCmd agent.Cmd          `cmd:"" name:"agent" help:"Run Claude Code or Codex, recorded call by call."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
 

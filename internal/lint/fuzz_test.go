@@ -15,6 +15,11 @@ import (
 // fuzzed lists every function that decodes something, and the fuzz target that tries it; or why none does, after a
 // dash. A new decoder needs a line here, and a target if its input may come from outside.
 var fuzzed = map[string]string{
+	"internal/adapter/codingagent.Bridge.ServeHTTP":  "internal/adapter/codingagent.FuzzHooks",
+	"internal/adapter/codingagent.Bridge.background": "internal/adapter/codingagent.FuzzHooks",
+	"internal/adapter/codingagent.shown":             "internal/adapter/codingagent.FuzzHooks",
+	"internal/adapter/codingagent.Ask":               "- a file that this program wrote, read into plain fields",
+
 	"publisher/waymarktest.crashes.history":     "- reads events of the test's own log for a report",
 	"publisher/waymarktest.plain":               "- compares what the fold of a test has accepted",
 	"schema.DecodeCheckpoint":                   "schema.FuzzStored",

@@ -57,7 +57,7 @@ type exchange struct {
 func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.Logger) (*program, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) // stop ends it
 	cmd.Stderr, cmd.WaitDelay = stderr, pipeDelay
-	ownGroup(cmd)
+	OwnGroup(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start of the program: %w", err)

@@ -1,0 +1,220 @@
+package codingagent
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Dialect is what differs between the agents: names, versions, hooks and session files.
+type Dialect struct {
+	// Name of the agent: of its program, and of the agent whose runs it works on.
+	Name string
+	// oldest is the first version that is supported. From blocks on, a hook that gets no answer refuses by itself;
+	// before, it refuses only while the program that it starts can end by itself.
+	oldest, blocks version
+	// hooks are the events that the bridge answers or records.
+	hooks []string
+	// stops: the answer continue false ends the session. displays: the hook MessageDisplay has the model's messages.
+	stops, displays bool
+}
+
+// Claude and Codex are the dialects.
+var (
+	Claude = &Dialect{
+		Name: "claude", oldest: version{2, 1, 197}, blocks: version{2, 1, 240}, stops: true, displays: true,
+		hooks: []string{
+			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop, sessionEnd,
+		},
+	}
+	Codex = &Dialect{
+		Name: "codex", oldest: version{0, 169, 0}, blocks: never,
+		hooks: []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop, sessionEnd},
+	}
+)
+
+// Events of hooks, as both agents name them.
+const (
+	sessionStart       = "SessionStart"
+	userPromptSubmit   = "UserPromptSubmit"
+	messageDisplay     = "MessageDisplay"
+	preToolUse         = "PreToolUse"
+	postToolUse        = "PostToolUse"
+	postToolUseFailure = "PostToolUseFailure"
+	postToolBatch      = "PostToolBatch"
+	subagentStop       = "SubagentStop"
+	stop               = "Stop"
+	sessionEnd         = "SessionEnd"
+)
+
+// Of returns the dialect of a program, by the name of its file; nil if it is neither.
+func Of(program string) *Dialect {
+	base := program[strings.LastIndexAny(program, `/\`)+1:]
+	for _, d := range []*Dialect{Claude, Codex} {
+		if strings.TrimSuffix(base, ".exe") == d.Name {
+			return d
+		}
+	}
+	return nil
+}
+
+// version of an agent: major, minor, patch.
+type version [3]int
+
+var (
+	never    = version{1 << 30}
+	versions = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
+)
+
+func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]) }
+
+// Check reads the answer of the program to --version. blocks: a hook without an answer refuses in any case.
+func (d *Dialect) Check(answer string) (blocks bool, err error) {
+	found := versions.FindStringSubmatch(answer)
+	if found == nil {
+		return false, fmt.Errorf("%s --version printed no version: %.80q", d.Name, answer)
+	}
+	var v version
+	for i := range v {
+		v[i], _ = strconv.Atoi(found[i+1]) // digits
+	}
+	if slices.Compare(v[:], d.oldest[:]) < 0 {
+		return false, fmt.Errorf("%s %s is not supported: its hooks do not say enough before %s", d.Name, v, d.oldest)
+	}
+	return slices.Compare(v[:], d.blocks[:]) >= 0, nil
+}
+
+// Endpoint is where the hooks of an agent reach their bridge.
+type Endpoint struct {
+	URL   string `json:"url"`
+	Token string `json:"token"`
+}
+
+// Supervised is set in the environment of an agent that has a bridge, so that installed hooks leave it alone.
+const Supervised = "WAYMARK_AGENT"
+
+// hookTimeout is how long an agent waits for the answer to a hook, in seconds: a person may be asked.
+const hookTimeout = 24 * 60 * 60
+
+// hook and hookGroup are the form of hooks in the settings of both agents.
+type hook struct {
+	Type      string            `json:"type"`
+	URL       string            `json:"url,omitempty"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	Command   string            `json:"command,omitempty"`
+	OnFailure string            `json:"onFailure,omitempty"`
+	Timeout   int               `json:"timeout"`
+}
+
+type hookGroup struct {
+	Hooks []hook `json:"hooks"`
+}
+
+// Arguments are the arguments that give an agent its hooks. They use command, or with blocks requests to the endpoint.
+// A file that they need is written into dir.
+func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string) ([]string, error) {
+	if d == Codex {
+		args := []string{"--dangerously-bypass-hook-trust"}
+		for _, event := range d.hooks {
+			args = append(args, "-c", fmt.Sprintf("hooks.%s=[{hooks=[{type=\"command\",command=%q,timeout=%d}]}]", event, command, hookTimeout))
+		}
+		return args, nil
+	}
+	hooks := make(map[string][]hookGroup, len(d.hooks))
+	for _, event := range d.hooks {
+		h := hook{Type: "command", Command: command, Timeout: hookTimeout}
+		if blocks && event != sessionStart { // that hook makes no request
+			h = hook{Type: "http", URL: at.URL, Headers: map[string]string{"Authorization": "Bearer " + at.Token}, Timeout: hookTimeout}
+		}
+		if blocks && (event == preToolUse || event == userPromptSubmit) {
+			h.OnFailure = "block"
+		}
+		hooks[event] = []hookGroup{{[]hook{h}}}
+	}
+	text, err := json.Marshal(map[string]any{"hooks": hooks})
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "settings.json")
+	return []string{"--settings", file}, os.WriteFile(file, text, 0o600)
+}
+
+// event is what a hook sends, of either agent. Members that an event lacks are empty.
+type event struct {
+	Name      string          `json:"hook_event_name"`
+	Session   string          `json:"session_id"`
+	Dir       string          `json:"cwd"`
+	Agent     string          `json:"agent_id"` // of a sub-agent
+	AgentType string          `json:"agent_type"`
+	Prompt    string          `json:"prompt"`
+	Message   string          `json:"message_id"`
+	Delta     string          `json:"delta"`
+	Final     bool            `json:"final"`
+	Tool      string          `json:"tool_name"`
+	Input     json.RawMessage `json:"tool_input"`
+	Call      string          `json:"tool_use_id"`
+	Response  json.RawMessage `json:"tool_response"`
+	Duration  int64           `json:"duration_ms"`
+	Error     string          `json:"error"`
+	Interrupt bool            `json:"is_interrupt"`
+	Calls     []struct {
+		Call     string          `json:"tool_use_id"`
+		Response json.RawMessage `json:"tool_response"`
+	} `json:"tool_calls"`
+	LastMessage string `json:"last_assistant_message"`
+	Background  []struct {
+		Type   string `json:"type"`
+		Status string `json:"status"`
+	} `json:"background_tasks"`
+}
+
+// answer to a hook.
+type answer struct {
+	Continue   *bool     `json:"continue,omitempty"`
+	StopReason string    `json:"stopReason,omitempty"`
+	Specific   *specific `json:"hookSpecificOutput,omitempty"`
+}
+
+type specific struct {
+	Event    string `json:"hookEventName"`
+	Decision string `json:"permissionDecision,omitempty"`
+	Reason   string `json:"permissionDecisionReason,omitempty"`
+	Context  string `json:"additionalContext,omitempty"`
+}
+
+// deny refuses a tool.
+func deny(reason string) *answer {
+	return &answer{Specific: &specific{Event: preToolUse, Decision: "deny", Reason: "waymark: " + reason}}
+}
+
+// shown is the text of a tool's result, as far as its form is known; otherwise its JSON.
+func shown(result json.RawMessage) string {
+	var text string
+	if json.Unmarshal(result, &text) == nil {
+		return text
+	}
+	var known struct {
+		Stdout  *string `json:"stdout"`
+		Stderr  string  `json:"stderr"`
+		Content string  `json:"content"`
+		File    *struct {
+			Content string `json:"content"`
+		} `json:"file"`
+	}
+	if json.Unmarshal(result, &known) == nil {
+		switch {
+		case known.Stdout != nil:
+			return strings.TrimPrefix(*known.Stdout+"\n"+known.Stderr, "\n")
+		case known.File != nil:
+			return known.File.Content
+		case known.Content != "":
+			return known.Content
+		}
+	}
+	return string(result)
+}

@@ -1,0 +1,136 @@
+package codingagent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// stopLimit is how long an agent may take to end.
+const stopLimit = 10 * time.Second
+
+// process is an agent with a bridge for its hooks.
+type process struct {
+	*Worker
+	args []string
+	dir  string // working directory; empty means the one of this process
+	// run of the session id, which was taken over, with the news for its model; nil for a new session.
+	run      *publisher.Run
+	id, news string
+	// fixed: all sessions of the process belong to the run.
+	fixed bool
+}
+
+// ended is how an agent has ended.
+type ended struct {
+	// run of its latest session; nil if no hook was called.
+	run *publisher.Run
+	// exit is the error of the process, stopped why Waymark ended it.
+	exit, stopped error
+	// last message of the model.
+	last string
+}
+
+// wait runs the agent until it has ended. The context ends it.
+func (p *process) wait(ctx context.Context) (*ended, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	files, err := os.MkdirTemp("", "waymark-agent-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(files) }()
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	at := Endpoint{URL: "http://" + listener.Addr().String(), Token: rand.Text()}
+	cmd, err := p.command(ctx, at, files)
+	if err != nil {
+		return nil, err
+	}
+	config := Config{Dialect: p.Dialect, Tools: p.Tools, Token: at.Token, Stop: stop}
+	if !p.fixed {
+		config.Open = func(ctx context.Context, id string) (*publisher.Run, string, error) { return p.open(ctx, id, false) }
+		config.Left = func(ctx context.Context, run *publisher.Run) error { return p.finish(ctx, &ended{run: run}) }
+	}
+	bridge := New(ctx, config, p.id, p.run, p.news)
+	server := &http.Server{Handler: bridge, ReadHeaderTimeout: stopLimit, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
+	go func() { _ = server.Serve(listener) }() // it ends with Close
+	end := &ended{exit: cmd.Run()}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if server.Shutdown(limit) != nil { // hooks that are being recorded
+		_ = server.Close()
+	}
+	end.run, end.stopped, end.last = bridge.Close(), context.Cause(ctx), bridge.Last()
+	return end, nil
+}
+
+// command is the agent's command line with its hooks, which find the bridge by a file.
+func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec.Cmd, error) {
+	file := filepath.Join(files, "bridge.json")
+	text, err := json.Marshal(at)
+	if err != nil {
+		return nil, err
+	}
+	own, err := p.Dialect.Arguments(at, p.Hook+" "+quoted(file), p.blocks, files)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, p.Program, slices.Concat(own, p.args)...)
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = p.dir, p.Stdin, p.Stdout, p.Stderr
+	cmd.Env = append(os.Environ(), Supervised+"=1")
+	cmd.Cancel = func() error {
+		if cmd.Process.Signal(syscall.SIGTERM) != nil {
+			return cmd.Process.Kill() // Windows has no such signal
+		}
+		return nil
+	}
+	cmd.WaitDelay = stopLimit
+	return cmd, os.WriteFile(file, text, 0o600)
+}
+
+// quoted is a word of a shell.
+func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// Ask passes the input of a hook on to the bridge that a file names, and returns the answer.
+func Ask(ctx context.Context, file string, input io.Reader) ([]byte, error) {
+	var at Endpoint
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the session's bridge is gone: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, input)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+at.Token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	said, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s", strings.TrimSpace(string(said)))
+	}
+	return said, err
+}

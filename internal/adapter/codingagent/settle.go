@@ -1,0 +1,108 @@
+package codingagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Types of failures that this package records.
+const (
+	interrupted = "interrupted" // the process that made the call is gone, or stopped it
+	notRun      = "not_run"     // the agent did not run the tool, for example because a person refused
+	unreported  = "unreported"  // the agent went on without reporting an outcome
+	toolError   = "error"       // the tool's own failure
+)
+
+// callFailure is a failure of a call, as it is recorded.
+type callFailure schema.Error
+
+func (f callFailure) Error() string             { return f.Message }
+func (f callFailure) ToolFailure() schema.Error { return schema.Error(f) }
+
+// Settle closes the calls that an earlier process of the session left open, by their policies: a late result is
+// adopted, and a call that may run again fails, because the model repeats it under an id of its own. For a call that a
+// person must settle, Settle returns a *publisher.HeldError after it has closed the others.
+func Settle(ctx context.Context, run *publisher.Run) error {
+	var held error
+	for _, open := range run.Head().OpenCalls {
+		turn := run.Turn(open.Turn)
+		if open.State.Requested() {
+			why := callFailure{Type: interrupted, Message: "its process died before the call began, or a person found that it had no effect: it may be repeated"}
+			if err := turn.Fail(ctx, open.CallKey, schema.Error(why)); err != nil {
+				return err
+			}
+			continue
+		}
+		calls, err := turn.Calls(ctx)
+		if err != nil {
+			return err
+		}
+		for _, call := range calls {
+			if call.ID != open.ToolCallID || call.Occurrence != open.Occurrence {
+				continue
+			}
+			_, err := turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+				return publisher.ToolResult{}, callFailure{Type: interrupted, Message: "its process died before the outcome was known: it is safe to repeat"}
+			})
+			switch {
+			case errors.Is(err, publisher.ErrHeld):
+				held = errors.Join(held, err)
+			case err != nil && !errors.Is(err, publisher.ErrToolFailed) && !errors.Is(err, publisher.ErrAbandoned):
+				return err
+			}
+		}
+	}
+	return held
+}
+
+// News tells the model what became of calls that an earlier process left open; empty if there were none. The state has
+// its large fields loaded.
+func News(state *schema.State) string {
+	last := ""
+	for _, m := range state.Messages {
+		if m.Role == schema.RoleUser {
+			last = m.Time
+		}
+	}
+	var lines []string
+	for i := range state.Calls {
+		c := &state.Calls[i]
+		if c.ClosedAt <= last || len(c.Settlements) == 0 && (c.Error == nil || c.Error.Type != interrupted) {
+			continue
+		}
+		text, _ := outcome(c)
+		lines = append(lines, fmt.Sprintf("- %s %s (call %s): %s", c.Name, c.Arguments, c.ToolCallID, text))
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return "Waymark: an earlier process of this session ended in the middle of its work. What became of its open tool calls:\n" + strings.Join(lines, "\n")
+}
+
+// outcome is what the model is told of a closed call.
+func outcome(c *schema.Call) (text string, isError bool) {
+	by := ""
+	if n := len(c.Settlements); n > 0 {
+		switch c.Settlements[n-1] {
+		case schema.SettledDecided, schema.SettledVerified:
+			by = "A person says what its outcome was: "
+		case schema.SettledAdopted:
+			by = "It did finish: "
+		case schema.SettledAbandoned:
+			return "A person decided to go on without its result. It may or may not have had its effect.", true
+		case schema.SettledRerun: // the failure says the rest
+		}
+	}
+	switch {
+	case c.Error != nil:
+		return by + c.Error.Message, true
+	case c.Outcome == "" || c.Outcome == schema.OutcomeOpen:
+		return "Its outcome is not known.", true
+	}
+	return by + shown([]byte(c.Result)), c.IsError != nil && *c.IsError
+}

@@ -1,0 +1,199 @@
+package codingagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Worker runs an agent, and records its sessions.
+type Worker struct {
+	Fleet   *publisher.Fleet
+	Dialect *Dialect
+	// Program is the agent's, and Hook the beginning of the shell command that calls [Ask].
+	Program, Hook string
+	Tools         Tools
+	Stdin         io.Reader
+	Stdout        io.Writer
+	Stderr        io.Writer
+	// blocks as in [Dialect.Check].
+	blocks bool
+}
+
+// Check fails unless the version of the program is supported.
+func (w *Worker) Check(ctx context.Context) error {
+	said, err := exec.CommandContext(ctx, w.Program, "--version").Output()
+	if err != nil {
+		return failure.New(failure.NotFound, "install it, or name its path", "%s --version: %v", w.Program, err)
+	}
+	if w.blocks, err = w.Dialect.Check(string(said)); err != nil {
+		return failure.New(failure.Usage, "update it", "%v", err)
+	}
+	if !w.blocks && w.Dialect == Claude {
+		w.say("in this version of claude a tool runs unrecorded if its hook is killed; from %s on it does not", Claude.blocks)
+	}
+	return nil
+}
+
+// say tells the person who runs the agent.
+func (w *Worker) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(w.Stderr, "waymark: "+format+"\n", args...)
+}
+
+// Policy asks a person about the tools whose line says so; nil if there are none.
+func (t Tools) Policy() publisher.Policy {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(t)), func(tool Tool) bool { return tool.Ask }) {
+		return nil
+	}
+	return func(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publisher.Decision, error) {
+		decision := publisher.Decision{Decision: schema.DecisionAllow, Policy: "waymark.tools"}
+		if t.Of(call.Name).Ask {
+			decision.Decision = schema.DecisionAsk
+		}
+		return decision, nil
+	}
+}
+
+// Run runs one session, and returns once its agent has ended.
+func (w *Worker) Run(ctx context.Context, args []string) (err error) {
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--settings") }) {
+		return failure.New(failure.Usage, "put the settings into a file that "+w.Dialect.Name+" reads by itself", "--settings is the flag by which waymark gives %s its hooks", w.Dialect.Name)
+	}
+	p := &process{Worker: w, args: args, id: resumed(args)}
+	if p.id != "" {
+		if p.run, p.news, err = w.open(ctx, p.id, true); err != nil {
+			return err
+		}
+	}
+	end, err := p.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if end.run == nil {
+		return failure.New(failure.General, "hooks may be switched off, for example by --bare or disableAllHooks", "%s recorded nothing: no hook was called (%v)", w.Program, end.exit)
+	}
+	return w.finish(ctx, end)
+}
+
+// resumed returns the session that the arguments resume; empty if they name none.
+func resumed(args []string) string {
+	for i, arg := range args {
+		name, id, found := strings.Cut(arg, "=")
+		if !slices.Contains([]string{"--resume", "-r", "resume"}, name) {
+			continue
+		}
+		if !found && i+1 < len(args) {
+			id = args[i+1]
+		}
+		if len(id) == 36 && schema.ValidName(id) && !slices.Contains(args, "--fork-session") {
+			return id
+		}
+	}
+	return ""
+}
+
+// open starts the run of a session, or takes it over and closes the calls that it left open. With wait it waits for the
+// person who must settle one.
+func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher.Run, news string, err error) {
+	head, err := w.Fleet.Head(ctx, id)
+	if errors.Is(err, publisher.ErrRunNotFound) {
+		host, _ := os.Hostname()
+		dir, _ := os.Getwd()
+		run, err = w.Fleet.Start(ctx, publisher.RunSpec{ID: id, State: map[string]any{workspaceKey: workspace{host, dir}}})
+		return run, "", err
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	spec := publisher.ResumeSpec{}
+	if head.Status.Terminal() {
+		spec.Reason = schema.TakeoverReopen
+	}
+	if run, err = w.Fleet.Resume(ctx, id, spec); err != nil {
+		return nil, "", err
+	}
+	if err := w.settle(ctx, run, wait); err != nil {
+		return nil, "", errors.Join(err, run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
+	}
+	state := run.State()
+	if err := w.Fleet.Hydrate(ctx, state); err != nil {
+		return nil, "", err
+	}
+	return run, News(state), nil
+}
+
+// workspaceKey is the state of a run that names its working directory. Waymark does not keep the directory.
+const workspaceKey = "workspace"
+
+type workspace struct {
+	Host string `json:"host"`
+	Dir  string `json:"dir"`
+}
+
+// lookAgain is how often a waiting session looks for a late result of the earlier process.
+const lookAgain = 2 * time.Second
+
+// settle closes what the earlier process left open.
+func (w *Worker) settle(ctx context.Context, run *publisher.Run, wait bool) error {
+	for said := false; ; said = true {
+		if err := run.Sync(ctx); err != nil { // a late result, or a person's decision
+			return err
+		}
+		err := Settle(ctx, run)
+		held, ok := errors.AsType[*publisher.HeldError](err)
+		if !ok || !wait {
+			return err
+		}
+		if !said {
+			w.say("call %s of tool %s is in doubt. Look for a running child of the earlier process, then settle it, and this command goes on:\n%s",
+				held.Key.ToolCallID, held.Name, held.Command)
+		}
+		round, cancel := context.WithTimeout(ctx, lookAgain)
+		err = run.AwaitSettled(round, held.Key)
+		cancel()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return err
+		}
+	}
+}
+
+// finish records what became of a run whose agent has ended.
+func (w *Worker) finish(ctx context.Context, end *ended) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	run := end.run
+	switch err := run.Sync(ctx); {
+	case run.Err() != nil:
+		return &failure.Error{Code: failure.Conflict, What: fmt.Sprintf("run %s: %v; its agent was stopped here", run.ID(), run.Err()), Hint: "see: waymark runs show " + run.ID(), Err: run.Err()}
+	case err != nil && !errors.Is(err, publisher.ErrCancelRequested):
+		return err
+	}
+	open := run.Head().OpenCalls
+	switch {
+	case len(open) > 0:
+		err := run.SetState(ctx, ChildKey, open[0].Name)
+		return errors.Join(err, run.Interrupt(ctx, schema.InterruptedPreempted), failure.New(failure.General, "waymark plan "+run.ID(),
+			"%s ended in the middle of a call of %s (%v): look for a running child", w.Program, open[0].Name, end.exit))
+	case run.CancelRequested():
+		return run.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled})
+	case end.stopped != nil:
+		return errors.Join(run.Interrupt(ctx, schema.InterruptedShutdown), end.stopped)
+	case end.exit == nil:
+		return run.End(ctx, publisher.RunEnd{Summary: end.last})
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](end.exit); ok && exit.ExitCode() < 0 { // killed
+		return errors.Join(run.Interrupt(ctx, schema.InterruptedPreempted), failure.New(failure.General, "resume it with: waymark agent run -- "+w.Dialect.Name+", and its flag for session "+run.ID(), "%s was ended: %v", w.Program, end.exit))
+	}
+	return errors.Join(run.End(ctx, publisher.RunEnd{Error: &schema.Error{Type: "exit", Message: end.exit.Error()}}), failure.New(failure.General, "", "%s: %v", w.Program, end.exit))
+}

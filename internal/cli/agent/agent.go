@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/adapter/codingagent"
+	"github.com/waymarkio/waymark/internal/adapter/worker"
+	"github.com/waymarkio/waymark/internal/base/output"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// Cmd is waymark agent.
+type Cmd struct {
+	Run  RunCmd  `cmd:"" help:"Run a session of Claude Code or Codex, and record it as a run."`
+	Hook HookCmd `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
+}
+
+// Settings are the flags of the commands that run an agent.
+type Settings struct {
+	Tools string `type:"path" placeholder:"FILE" environ:"WAYMARK_AGENT_TOOLS" help:"Policies of tools, a line each: TOOL = pure, idempotent or hold; and then ask if a person must allow each call (WAYMARK_AGENT_TOOLS)."`
+	Name  string `placeholder:"EXECUTOR" environ:"WAYMARK_EXECUTOR" help:"Name of the executor (WAYMARK_EXECUTOR; default: the agent and the host)."`
+}
+
+// with calls use with a worker for a program, once the program's version is known to be supported.
+func (s Settings) with(ctx context.Context, a *base.App, program string, use func(*codingagent.Worker) error) error {
+	own, err := os.Executable()
+	if err != nil {
+		return err //nolint:wrapcheck // it names the call
+	}
+	w := &codingagent.Worker{
+		Dialect: codingagent.Of(program), Program: program, Hook: "'" + strings.ReplaceAll(own, "'", `'\''`) + "' agent hook",
+		Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
+	}
+	if page, ok := a.Stdout.(output.Page); ok {
+		w.Stdout = page.Writer // the terminal itself
+	}
+	if w.Dialect == nil {
+		return failure.New(failure.Usage, "name claude or codex, with its arguments behind it", "%s is not an agent that waymark knows", program)
+	}
+	if w.Tools, err = codingagent.ReadTools(s.Tools); err != nil {
+		return &failure.Error{Code: failure.Usage, What: err.Error(), Err: err}
+	}
+	if err := w.Check(ctx); err != nil {
+		return err
+	}
+	cl, err := connect(ctx, a)
+	if err != nil {
+		return err
+	}
+	w.Fleet, err = cl.Executor(ctx, cmp.Or(s.Name, w.Dialect.Name+"-"+base.Host()), func(c *publisher.Config) {
+		c.Agent, c.Policy = w.Dialect.Name, w.Tools.Policy()
+	})
+	if err != nil {
+		return err
+	}
+	err = use(w)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
+	defer cancel()
+	return errors.Join(err, w.Fleet.Close(limit))
+}
+
+// connect connects to the server, and starts a local one if there is none.
+func connect(ctx context.Context, a *base.App) (*base.Client, error) {
+	cl, err := a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
+	if !errors.Is(err, natsconn.ErrNoServer) {
+		return cl, err
+	}
+	dir, err := a.StateDirectory()
+	if err == nil {
+		err = startServer(ctx, a, dir)
+	}
+	if err != nil {
+		return nil, &failure.Error{Code: failure.Unavailable, What: "cannot start a local server: " + err.Error(), Hint: "start one with: waymark serve", Err: err}
+	}
+	return a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
+}
+
+// startServer starts waymark serve. It outlives this process, so that others can look at the run, and settle it.
+func startServer(ctx context.Context, a *base.App, dir string) error {
+	program, err := os.Executable()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	name := filepath.Join(dir, "agent-serve.log")
+	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+	defer func() { _ = log.Close() }() // the server has its own
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
+	cmd.Stderr = log
+	worker.OwnGroup(cmd)
+	ready, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return err //nolint:wrapcheck // it names the program
+	}
+	if _, err := ready.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("it ended: see %s", name)
+	}
+	_ = a.Say(a.Stderr, "waymark: started a local server, which stays (process %d, log in %s)", cmd.Process.Pid, name)
+	return cmd.Process.Release()
+}
+
+// RunCmd is waymark agent run.
+type RunCmd struct {
+	Settings
+	Args []string `arg:"" passthrough:"" help:"The agent, claude or codex, with its arguments, after --."`
+}
+
+// Help is the text below the flags.
+func (RunCmd) Help() string {
+	return `Each tool call is durable before its tool runs. The run has the id of the session, and ends with it. If the session is killed, or ` +
+		`leaves a call in doubt, the run waits for the same command with the agent's own flag to resume. A server is started if there is none.
+
+Examples:
+  waymark agent run -- claude -p "Mend the parser."
+  waymark agent run -- claude --resume 0195c1f0-1111-4111-8111-111111111111`
+}
+
+// Run runs the session until its agent has ended.
+func (c RunCmd) Run(ctx context.Context, a *base.App) error {
+	args := c.Args
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
+	}
+	return c.with(ctx, a, args[0], func(w *codingagent.Worker) error { return w.Run(ctx, args[1:]) })
+}
+
+// HookCmd is waymark agent hook.
+type HookCmd struct {
+	Bridge string `arg:"" type:"path" help:"File that names the bridge."`
+}
+
+// Run passes standard input on to the bridge, and prints its answer. Each failure refuses the tool: to the agents, exit
+// code 2 with a text on standard error is a refusal.
+func (c HookCmd) Run(ctx context.Context, a *base.App) error {
+	said, err := codingagent.Ask(ctx, c.Bridge, a.Stdin)
+	if err != nil {
+		return failure.New(failure.Usage, "", "not recorded, so it is refused: %v", err)
+	}
+	_, err = a.Stdout.Write(said)
+	return err //nolint:wrapcheck // as it is
+}

@@ -1,0 +1,328 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/testbin"
+	"github.com/waymarkio/waymark/internal/nats/natsconn"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// waymark is the program; claude and codex are the real agents, empty where they are missing.
+var waymark, claude, codex = "", os.Getenv("WAYMARK_CLAUDE"), os.Getenv("WAYMARK_CODEX")
+
+func TestMain(m *testing.M) {
+	code := testbin.Main(m.Run, claude+codex != "", func(programs []string) { waymark = programs[0] }, "../../../cmd/waymark")
+	os.Exit(code) //nolint:forbidigo // a program of tests
+}
+
+const (
+	limit = time.Minute
+	every = 20 * time.Millisecond
+)
+
+// world is a daemon, a scripted model, and a project in which the agents work.
+type world struct {
+	t              *testing.T
+	model          *model
+	project, state string
+	home           string
+	fleet          *publisher.Fleet
+}
+
+func newWorld(t *testing.T, program string, answer func(n int, body string) []block) *world {
+	t.Helper()
+	if program == "" {
+		t.Skip("the agent is missing: make agentcheck fetches it by npm")
+	}
+	dir := t.TempDir()
+	w := &world{t: t, model: newModel(t, answer), project: filepath.Join(dir, "project"), state: filepath.Join(dir, "state"), home: filepath.Join(dir, "home")}
+	for _, d := range []string{w.project, w.home} {
+		require.NoError(t, os.MkdirAll(d, 0o700))
+	}
+	t.Cleanup(w.killAll)
+	daemon := w.start("serve", "--silence", "2s", "--http", "off", "--quota", "64MiB")
+	require.Eventually(t, func() bool { return strings.Contains(daemon.output(), "waymark is ready") }, limit, every)
+	end, err := natsconn.Discover(t.Context(), w.state)
+	require.NoError(t, err)
+	options, err := end.Options()
+	require.NoError(t, err)
+	w.fleet, err = publisher.Connect(t.Context(), publisher.Config{URL: end.URL, Options: options, Executor: "test", Heartbeat: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.fleet.Close(context.Background())) })
+	return w
+}
+
+// child is a process of a test.
+type child struct {
+	*exec.Cmd
+	mu   sync.Mutex
+	text bytes.Buffer
+	gone chan struct{}
+}
+
+func (c *child) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.Write(p)
+}
+
+func (c *child) output() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}
+
+// start starts waymark. It is killed at the end of the test.
+func (w *world) start(args ...string) *child {
+	w.t.Helper()
+	c := &child{Cmd: exec.CommandContext(context.Background(), waymark, args...), gone: make(chan struct{})}
+	c.Dir, c.Stdout, c.Stderr, c.WaitDelay = w.project, c, c, time.Second
+	c.Env = []string{
+		"HOME=" + w.home, "PATH=/usr/local/bin:/usr/bin:/bin", "WAYMARK_STATE_DIR=" + w.state, "CODEX_HOME=" + filepath.Join(w.home, ".codex"),
+		"ANTHROPIC_API_KEY=sk-ant-scripted", "ANTHROPIC_BASE_URL=" + w.model.URL, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "IS_SANDBOX=1",
+	}
+	require.NoError(w.t, c.Start())
+	go func() {
+		_ = c.Wait()
+		close(c.gone)
+	}()
+	w.t.Cleanup(func() {
+		_ = c.Process.Kill()
+		<-c.gone
+		if w.t.Failed() {
+			w.t.Logf("waymark %s:\n%s", strings.Join(args, " "), c.output())
+		}
+	})
+	return c
+}
+
+// claude starts a session under waymark agent run.
+func (w *world) claude(args ...string) *child {
+	w.t.Helper()
+	return w.start(append([]string{"agent", "run", "--", claude, "--allowedTools", "Bash,Read,Agent"}, args...)...)
+}
+
+// await waits for the end of a child, and returns its output.
+func (w *world) await(c *child) string {
+	w.t.Helper()
+	select {
+	case <-c.gone:
+	case <-time.After(limit):
+		require.Fail(w.t, "the process does not end", c.output())
+	}
+	return c.output()
+}
+
+// until waits for a condition of a run.
+func (w *world) until(id, what string, holds func(*schema.State) bool) *schema.State {
+	w.t.Helper()
+	var state *schema.State
+	require.Eventually(w.t, func() bool {
+		var err error
+		state, err = w.fleet.Get(w.t.Context(), id)
+		return err == nil && holds(state)
+	}, limit, every, what)
+	return state
+}
+
+func status(want schema.Status) func(*schema.State) bool {
+	return func(s *schema.State) bool { return s.Head.Status == want }
+}
+
+func (w *world) file(name string) string {
+	text, _ := os.ReadFile(filepath.Join(w.project, name))
+	return string(text)
+}
+
+// inTool waits until the shell command of a call has begun.
+func (w *world) inTool(name string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return strings.Contains(w.file(name), "begun") }, limit, every)
+}
+
+// children are the processes that a process has started.
+func children(pid int) (pids []int) {
+	var text []byte
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		more, _ := os.ReadFile(task)
+		text = append(append(text, ' '), more...)
+	}
+	for field := range strings.FieldsSeq(string(text)) {
+		if child, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// kill kills a process as kill -9 does.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	require.NoError(t, err)
+	_ = p.Kill() // it may have ended
+}
+
+// killAll kills what sessions whose worker was killed have left.
+func (w *world) killAll() {
+	require.Eventually(w.t, func() bool {
+		left := 0
+		environments, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, name := range environments {
+			if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte("HOME="+w.home+"\x00")) {
+				pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
+				kill(w.t, pid)
+				left++
+			}
+		}
+		return left == 0
+	}, limit, every)
+}
+
+// newID is an id of a session.
+func newID() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b)
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// closedOnce fails unless each call has an outcome, and as many outcomes as calls were recorded.
+func closedOnce(t *testing.T, s *schema.State, calls int) {
+	t.Helper()
+	require.Empty(t, s.Head.OpenCalls)
+	require.Len(t, s.Calls, calls)
+	require.EqualValues(t, calls, s.Head.Counts.ToolResults+s.Head.Counts.ToolFailures+s.Head.Counts.Settled)
+	require.Zero(t, s.Head.Counts.DeadLetters)
+}
+
+// once is a shell command that notes its effect, and takes until the file go is there.
+const once = "echo begun >> effects; while [ ! -e go ]; do sleep 0.05; done; echo done >> effects; echo worked"
+
+func working(n int, _ string) []block {
+	if n == 0 {
+		return []block{said("Working."), bash("toolu_1", once)}
+	}
+	return []block{said("Finished.")}
+}
+
+func (w *world) goOn() {
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.project, "go"), nil, 0o600))
+}
+
+func TestClaude_EachKindOfCall_IsClosedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, claude, func(n int, body string) []block {
+		switch {
+		case strings.Contains(body, "SUBTASK") && n == 0 && strings.Count(body, "toolu_") == 0:
+			return []block{bash("toolu_s1", "echo sub")}
+		case n == 0:
+			return []block{
+				said("Looking."), bash("toolu_1", "echo one"), bash("toolu_2", "exit 3"),
+				{id: "toolu_3", tool: "Read", input: map[string]any{"file_path": "/none"}},
+				{id: "toolu_4", tool: "Write", input: map[string]any{"file_path": "/denied", "content": "x"}},
+				bash("toolu_5", "echo two"),
+			}
+		case n == 1 && !strings.Contains(body, "toolu_s1"):
+			return []block{{id: "toolu_6", tool: "Agent", input: map[string]any{"description": "sub", "prompt": "SUBTASK", "subagent_type": "general-purpose"}}}
+		}
+		return []block{said("Finished.")}
+	})
+	id := newID()
+	require.Contains(t, w.await(w.claude("-p", "Do it.", "--session-id", id)), "Finished.")
+	s := w.until(id, "the end", status(schema.StatusCompleted))
+	closedOnce(t, s, 7)
+	for _, c := range s.Calls {
+		require.Equal(t, c.ToolCallID == "toolu_s1", strings.Contains(string(c.Source), "agent_id"), c.ToolCallID)
+		if c.ToolCallID == "toolu_4" {
+			require.Equal(t, "not_run", c.Error.Type)
+		}
+	}
+}
+
+func TestClaude_BridgeGone_ToolDoesNotRun(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, claude, func(n int, _ string) []block {
+		if n == 0 {
+			close(asked)
+			<-answer
+			return []block{bash("toolu_1", "echo ran > ran")}
+		}
+		return []block{said("Finished.")}
+	})
+	bridge := w.claude("-p", "Do it.", "--session-id", newID())
+	<-asked
+	kill(t, bridge.Process.Pid)
+	<-bridge.gone
+	close(answer)
+	require.Eventually(t, func() bool { return w.model.asked(`"is_error":true`) }, limit, every, "the model is told that the tool was refused")
+	require.Empty(t, w.file("ran"))
+}
+
+func TestClaude_KilledInATool_PersonSettlesAndModelIsTold(t *testing.T) {
+	t.Parallel()
+	for _, victim := range []string{"session", "worker"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, claude, working)
+			id := newID()
+			run := w.claude("-p", "Do it.", "--session-id", id)
+			w.inTool("effects")
+			session := children(run.Process.Pid)
+			require.Len(t, session, 1)
+			want := schema.StatusInterrupted
+			if victim == "worker" {
+				kill(t, run.Process.Pid)
+				want = schema.StatusOrphaned
+			}
+			kill(t, session[0])
+			<-run.gone
+			w.goOn() // the shell goes on without its session
+			w.until(id, "left to others", status(want))
+			require.Contains(t, w.await(w.start("plan", id)), "must be settled by a person")
+			require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
+			require.Contains(t, w.await(w.claude("-p", "Go on.", "--resume", id)), "Finished.")
+			s := w.until(id, "the end", status(schema.StatusCompleted))
+			require.True(t, w.model.asked("A person says what its outcome was: seen by ann"))
+			require.Equal(t, 1, strings.Count(w.file("effects"), "begun"))
+			closedOnce(t, s, 1)
+		})
+	}
+}
+
+func TestClaude_SecondResume_FirstIsStoppedAndItsResultAdopted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, claude, working)
+	id := newID()
+	first := w.claude("-p", "Do it.", "--session-id", id)
+	w.inTool("effects")
+	second := w.claude("-p", "Go on.", "--resume", id)
+	w.until(id, "taken over", func(s *schema.State) bool { return s.Head.Epoch == 2 })
+	w.goOn()
+	require.Contains(t, w.await(first), "its agent was stopped here")
+	require.Contains(t, w.await(second), "Finished.")
+	s := w.until(id, "the end", status(schema.StatusCompleted))
+	require.EqualValues(t, 1, s.Head.Counts.LateResults)
+	require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
+	require.Equal(t, "begun\ndone\n", w.file("effects"))
+	require.True(t, w.model.asked("It did finish: worked"))
+}
