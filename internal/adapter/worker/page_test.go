@@ -1,3 +1,5 @@
+//go:build unix
+
 package worker_test
 
 import (
@@ -18,8 +20,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if script := os.Getenv("PLAY"); script != "" {
+	switch script, role := os.Getenv("PLAY"), os.Getenv("ROLE"); {
+	case script != "":
 		os.Exit(play(script)) //nolint:forbidigo // this process is the program
+	case role != "":
+		os.Exit(perform(role)) //nolint:forbidigo // this process is an executor
 	}
 	natstest.Main(m)
 }

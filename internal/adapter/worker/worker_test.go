@@ -1,6 +1,9 @@
+//go:build unix
+
 package worker_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -9,7 +12,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -100,17 +105,35 @@ func (b *bench) submit(run, task string) {
 	require.NoError(b.t, err)
 }
 
-// effects counts the lines of the ledger by tool.
+// effects counts the effects by tool.
 func (b *bench) effects() map[string]int {
 	b.t.Helper()
-	text, err := os.ReadFile(b.ledger)
+	list := make(map[string]int)
+	for effect, n := range effectsIn(b.t, b.ledger) {
+		name, _, _ := strings.Cut(effect, " ")
+		list[name] += n
+	}
+	return list
+}
+
+// effectsIn counts the effects in a ledger by tool and key, as "tool key".
+func effectsIn(tb testing.TB, ledger string) map[string]int {
+	tb.Helper()
+	text, err := os.ReadFile(ledger)
 	if !os.IsNotExist(err) {
-		require.NoError(b.t, err)
+		require.NoError(tb, err)
 	}
 	list := make(map[string]int)
 	for line := range strings.Lines(string(text)) {
-		name, _, _ := strings.Cut(line, " ")
-		list[name]++
+		list[strings.TrimSuffix(line, "\n")]++
+	}
+	files, err := filepath.Glob(ledger + ".*")
+	require.NoError(tb, err)
+	for _, file := range files {
+		said, err := os.ReadFile(file)
+		if name, key, ok := strings.Cut(strings.TrimPrefix(file, ledger+"."), "."); ok && err == nil && string(said) == "done" && !strings.HasSuffix(key, ".new") {
+			list[name+" "+key]++
+		}
 	}
 	return list
 }
@@ -343,4 +366,77 @@ func TestServe_WrongLineLater_IsLoggedAndRestarted(t *testing.T) {
 			go func() { _, _ = io.Copy(io.Discard, out) }()
 		})
 	}
+}
+
+// A program that stood still after it asked asks again, and begins nothing that it may not.
+func TestClient_GoTooLate_AsksAgain(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		here, err := filepath.Abs(clients)
+		require.NoError(t, err)
+		ledger := filepath.Join(t.TempDir(), "ledger")
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Env = append(os.Environ(), "CLIENTS="+here, "LEDGER="+ledger)
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		next := func() string {
+			require.True(t, lines.Scan())
+			return strings.ReplaceAll(lines.Text(), " ", "")
+		}
+		say := func(line string) {
+			_, err := fmt.Fprintln(in, line)
+			require.NoError(t, err)
+		}
+		require.Contains(t, next(), `"hello"`)
+		for id, last := range []string{`{"id":1,"stop":"run was taken over"}`, `{"id":2,"go":true,"within_ms":60000}`} {
+			say(fmt.Sprintf(`{"id":%d,"do":"tool","run":"r1","name":"mail","arguments":{},"key":"k%d","begin":true}`, id+1, id+1))
+			require.Equal(t, fmt.Sprintf(`{"id":%d,"begin":true}`, id+1), next())
+			say(fmt.Sprintf(`{"id":%d,"go":true,"within_ms":0}`, id+1))
+			require.Equal(t, fmt.Sprintf(`{"id":%d,"begin":true}`, id+1), next())
+			require.Empty(t, effectsIn(t, ledger))
+			say(last)
+			require.Contains(t, next(), fmt.Sprintf(`"id":%d,`, id+1))
+		}
+		require.Equal(t, map[string]int{"mail k2": 1}, effectsIn(t, ledger))
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait(), "it ends with its standard input")
+	})
+}
+
+// A worker and its program stand still in a tool for longer than the silence: the next executor holds the call, and the
+// result that comes in the end is adopted.
+func TestServe_StandsStillInATool_LateResultIsAdopted(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t, "AT=before:mail", "FREEZE=1")
+		stop := b.work("one", command)
+		b.submit("r1", `[["mail"]]`)
+		require.Eventually(t, func() bool { _, err := os.Stat(b.ledger + ".was-there"); return err == nil }, time.Minute, 5*time.Millisecond)
+		next := b.w.Fleet("two", nil)
+		run, err := next.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+		require.NoError(t, err)
+		require.Len(t, run.Head().OpenCalls, 1)
+		require.Equal(t, schema.CallHeld, run.Head().OpenCalls[0].State)
+		require.Empty(t, b.effects())
+		// The program goes on, and says what it has done.
+		text, err := os.ReadFile(b.ledger + ".was-there")
+		require.NoError(t, err)
+		pid, err := strconv.Atoi(string(text))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+		require.Eventually(t, func() bool {
+			return run.Sync(t.Context()) == nil && run.Head().OpenCalls[0].State == schema.CallLate
+		}, time.Minute, 5*time.Millisecond)
+		require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedShutdown))
+		stop()
+		b.work("three", command)
+		require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+		require.Equal(t, map[string]int{"mail": 1}, b.effects())
+	})
 }

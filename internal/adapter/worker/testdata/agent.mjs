@@ -1,33 +1,47 @@
 // The agent of the tests, as in agent.py.
-import { appendFileSync, existsSync, openSync, readFileSync } from "node:fs";
+import { appendFileSync, linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 
 const { Failure, serve } = await import(process.env.CLIENTS + "/waymark.mjs");
-const { LEDGER, AT, FREEZE, OWN } = process.env;
+const { LEDGER, AT, FREEZE, OWN, TAKES } = process.env;
 
-function moment(name) {
+async function moment(name) {
+  await new Promise((resolve) => setTimeout(resolve, 1000 * (TAKES ?? 0)));
   if (AT !== name) return;
-  try { openSync(LEDGER + ".was-there", "wx"); } catch { return; }
+  try { writeFileSync(LEDGER + ".was-there", String(process.pid), { flag: "wx" }); } catch { return; }
   process.kill(process.pid, FREEZE ? "SIGSTOP" : "SIGKILL");
+  await new Promise(setImmediate); // the signal arrives here
 }
 
-const has = (line) => existsSync(LEDGER) && readFileSync(LEDGER, "utf8").includes(line + "\n");
-const turn = () => new Promise(setImmediate); // a signal to oneself arrives there
+function put(name, key, text) {
+  const path = `${LEDGER}.${name}.${key}`, fresh = `${path}.${process.pid}.new`;
+  writeFileSync(fresh, text);
+  try { linkSync(fresh, path); } catch (e) { if (e.code !== "EEXIST") throw e; }
+  rmSync(fresh);
+  return readFileSync(path, "utf8");
+}
+
 
 const effect = (name) => async (args, call) => {
-  moment("before:" + name);
-  await turn();
-  const line = `${name} ${call.key}`;
-  if (name !== "pay" || !has(line)) appendFileSync(LEDGER, line + "\n");
-  moment("after:" + name);
-  await turn();
+  await moment("before:" + name);
+  if (name === "pay") {
+    put(name, call.key, "done");
+  } else if (name === "book") {
+    const said = put(name, call.key, "done");
+    if (said !== "done") {
+      if (Number(said.split(" ")[1]) > call.epoch) throw new Failure("another executor was told that this was not done");
+      writeFileSync(`${LEDGER}.book.${call.key}`, "done");
+    }
+  } else {
+    appendFileSync(LEDGER, `${name} ${call.key}\n`);
+  }
+  await moment("after:" + name);
   if (name === "fail") throw new Failure("it is broken", { type: "broken" });
   if (name === "slow") await new Promise((resolve) => call.signal.addEventListener("abort", resolve));
   return name + " is done";
 };
 
 async function model(request) {
-  moment(`model:${request.turn}`);
-  await turn();
+  await moment(`model:${request.turn}`);
   const plan = JSON.parse(request.messages.flatMap((m) => m.parts).find((p) => p.content?.startsWith("[[")).content);
   if (request.turn > plan.length) return { text: "All is done.", usage: { input_tokens: 3, output_tokens: 2 } };
   return { calls: plan[request.turn - 1].map((name) => ({ name, arguments: {} })) };
@@ -58,7 +72,7 @@ const tools = {
   pay: { replay: "idempotent", run: effect("pay") },
   book: {
     replay: "verify", run: effect("book"),
-    verify: ({ key }) => (has("book " + key) ? { outcome: "done", result: "book is done" } : { outcome: "not_done" }),
+    verify: ({ key, epoch }) => (put("book", key, `refused ${epoch}`) === "done" ? { outcome: "done", result: "book is done" } : { outcome: "not_done" }),
   },
   mail: { replay: "hold", run: effect("mail") },
   charge: { replay: "hold", run: effect("charge"), ask: "May it charge?" },

@@ -1,4 +1,5 @@
-"""The agent of the tests: its task is a list of turns, each a list of tools. LEDGER gets a line for each effect."""
+"""The agent of the tests: its task is a list of turns, each a list of tools. LEDGER gets a line for each effect.
+Payments and bookings are files named by the key, so that they are made at most once, in one step."""
 import json, os, signal, sys, time
 
 sys.path.insert(0, os.environ["CLIENTS"])
@@ -7,25 +8,45 @@ from waymark import Failure, serve
 LEDGER = os.environ["LEDGER"]
 
 def moment(name):
-    """Dies, or stands still for as long as FREEZE says, at the first program that comes to this moment."""
+    """Takes its time. The first program that comes to the moment AT dies, or stands still."""
+    time.sleep(float(os.environ.get("TAKES", "0")))
     if os.environ.get("AT") != name:
         return
     try:
-        os.close(os.open(LEDGER + ".was-there", os.O_CREAT | os.O_EXCL))
+        with open(LEDGER + ".was-there", "x") as f:
+            f.write(str(os.getpid()))
     except FileExistsError:
         return
     os.kill(os.getpid(), signal.SIGSTOP if "FREEZE" in os.environ else signal.SIGKILL)
 
-def has(line):
-    return os.path.exists(LEDGER) and line + "\n" in open(LEDGER).read()
+def put(name, key, text):
+    """Makes the file of a key, unless there is one. Returns what it says."""
+    path = f"{LEDGER}.{name}.{key}"
+    new = f"{path}.{os.getpid()}.new"
+    with open(new, "w") as f:
+        f.write(text)
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        pass
+    os.remove(new)
+    return open(path).read()
 
 def effect(name):
     def run(arguments, call):
         moment("before:" + name)
-        line = f"{name} {call['key']}"
-        if name != "pay" or not has(line):
+        if name == "pay":
+            put(name, call["key"], "done")
+        elif name == "book":
+            said = put(name, call["key"], "done")
+            if said.startswith("refused") and int(said.split()[1]) > call["epoch"]:
+                raise Failure("another executor was told that this was not done")
+            if said != "done":
+                with open(f"{LEDGER}.book.{call['key']}", "w") as f:
+                    f.write("done")
+        else:
             with open(LEDGER, "a") as f:
-                f.write(line + "\n")
+                f.write(f"{name} {call['key']}\n")
         moment("after:" + name)
         if name == "fail":
             raise Failure("it is broken", type="broken")
@@ -62,7 +83,7 @@ TOOLS = {
     "look": {"replay": "pure", "run": effect("look")},
     "pay": {"replay": "idempotent", "run": effect("pay")},
     "book": {"replay": "verify", "run": effect("book"), "verify": lambda call:
-             {"outcome": "done", "result": "book is done"} if has("book " + call["key"]) else {"outcome": "not_done"}},
+             {"outcome": "done", "result": "book is done"} if put("book", call["key"], f"refused {call['epoch']}") == "done" else {"outcome": "not_done"}},
     "mail": {"replay": "hold", "run": effect("mail")},
     "charge": {"replay": "hold", "run": effect("charge"), "ask": "May it charge?"},
     "fail": {"replay": "hold", "run": effect("fail")},
