@@ -101,8 +101,8 @@ var notHostile = []string{
 	"fleet add", // the ids that it refuses are in another test
 	"fleet rm",  // it names the fleet's own streams
 	"completion",
-	"agent run",  // its output is the agent's
-	"agent hook", // its output is for the agent
+	"agent run",                 // its output is the agent's
+	"agent serve", "agent hook", // its output is for the agent
 }
 
 func TestHostileCommands_EachCommand_IsAmongThem(t *testing.T) {

@@ -30,8 +30,9 @@ type process struct {
 	// run of the session id, which was taken over, with the news for its model; nil for a new session.
 	run      *publisher.Run
 	id, news string
-	// fixed: all sessions of the process belong to the run.
+	// fixed: all sessions of the process belong to the run. input is then the prompt.
 	fixed bool
+	input io.Reader
 }
 
 // ended is how an agent has ended.
@@ -94,6 +95,9 @@ func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec
 	}
 	cmd := exec.CommandContext(ctx, p.Program, slices.Concat(own, p.args)...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = p.dir, p.Stdin, p.Stdout, p.Stderr
+	if p.fixed {
+		cmd.Stdin = p.input
+	}
 	cmd.Env = append(os.Environ(), Supervised+"=1")
 	cmd.Cancel = func() error {
 		if cmd.Process.Signal(syscall.SIGTERM) != nil {

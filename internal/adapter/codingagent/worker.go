@@ -86,6 +86,88 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 	return w.finish(ctx, end)
 }
 
+// Serve claims runs of the agent, and runs a session for each, until ctx ends: with args, and the task or a request to go
+// on as its prompt. Each works in the directory that its run names, if it is here, else in the one of this process.
+func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
+	executor, err := w.Fleet.NewExecutor(publisher.ExecutorSpec{
+		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+			w.Dialect.Name: func(context.Context, *publisher.Run) (publisher.Work, error) {
+				return func(ctx context.Context, run *publisher.Run) error { return w.work(ctx, run, args) }, nil
+			},
+		},
+		Capacity: capacity, Grace: 2 * stopLimit,
+		OnOutcome: func(run string, outcome publisher.Outcome, err error) { w.say("run %s: %s (%v)", run, outcome, err) },
+	})
+	if err != nil {
+		return err
+	}
+	return executor.Serve(ctx)
+}
+
+// goOn is the prompt of a session that another process began.
+const goOn = "The process of this session died. Go on where the work stopped."
+
+// work brings a run to its end, or returns why it is left to others.
+func (w *Worker) work(ctx context.Context, run *publisher.Run, args []string) error {
+	if err := Settle(ctx, run); err != nil {
+		return err
+	}
+	state := run.State()
+	if err := w.Fleet.Hydrate(ctx, state); err != nil {
+		return err
+	}
+	var was workspace
+	if _, err := run.GetState(ctx, workspaceKey, &was); err != nil {
+		return err
+	}
+	p := &process{Worker: w, run: run, id: SessionID(run.ID()), news: News(state), fixed: true}
+	here := here()
+	if info, err := os.Stat(was.Dir); err == nil && info.IsDir() {
+		here.Dir = was.Dir
+	}
+	p.dir = here.Dir
+	again := len(state.Messages) > 0
+	file := w.Dialect.sessionFile(p.dir, p.id)
+	if _, err := os.Stat(file); again && (err != nil || was != here) {
+		if err := w.Dialect.writeSession(file, p.dir, p.id, state); err != nil {
+			return err
+		}
+	}
+	if was != here {
+		if err := run.SetState(ctx, workspaceKey, here); err != nil {
+			return err
+		}
+	}
+	prompt := goOn
+	if !again {
+		var err error
+		if prompt, err = run.Task(ctx); err != nil {
+			return err
+		}
+	}
+	p.args, p.input = w.Dialect.session(args, p.id, again), strings.NewReader(prompt)
+	end, err := p.wait(ctx)
+	switch {
+	case err != nil:
+		return err
+	case run.Err() != nil:
+		return run.Err()
+	case end.stopped != nil:
+		return end.stopped
+	case len(run.Head().OpenCalls) > 0 || killed(end.exit):
+		return errors.Join(publisher.ErrLost, end.exit)
+	case end.exit != nil:
+		return end.exit
+	}
+	return run.End(ctx, publisher.RunEnd{Summary: end.last})
+}
+
+// killed reports whether a signal ended a process.
+func killed(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	return ok && exit.ExitCode() < 0
+}
+
 // resumed returns the session that the arguments resume; empty if they name none.
 func resumed(args []string) string {
 	for i, arg := range args {
@@ -108,9 +190,7 @@ func resumed(args []string) string {
 func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher.Run, news string, err error) {
 	head, err := w.Fleet.Head(ctx, id)
 	if errors.Is(err, publisher.ErrRunNotFound) {
-		host, _ := os.Hostname()
-		dir, _ := os.Getwd()
-		run, err = w.Fleet.Start(ctx, publisher.RunSpec{ID: id, State: map[string]any{workspaceKey: workspace{host, dir}}})
+		run, err = w.Fleet.Start(ctx, publisher.RunSpec{ID: id, State: map[string]any{workspaceKey: here()}})
 		return run, "", err
 	}
 	if err != nil {
@@ -136,9 +216,18 @@ func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher
 // workspaceKey is the state of a run that names its working directory. Waymark does not keep the directory.
 const workspaceKey = "workspace"
 
+// workspace is where a session works, and has its file.
 type workspace struct {
 	Host string `json:"host"`
 	Dir  string `json:"dir"`
+	Home string `json:"home"`
+}
+
+func here() (w workspace) {
+	w.Host, _ = os.Hostname()
+	w.Dir, _ = os.Getwd()
+	w.Home, _ = os.UserHomeDir()
+	return w
 }
 
 // lookAgain is how often a waiting session looks for a late result of the earlier process.
@@ -192,7 +281,7 @@ func (w *Worker) finish(ctx context.Context, end *ended) error {
 	case end.exit == nil:
 		return run.End(ctx, publisher.RunEnd{Summary: end.last})
 	}
-	if exit, ok := errors.AsType[*exec.ExitError](end.exit); ok && exit.ExitCode() < 0 { // killed
+	if killed(end.exit) {
 		return errors.Join(run.Interrupt(ctx, schema.InterruptedPreempted), failure.New(failure.General, "resume it with: waymark agent run -- "+w.Dialect.Name+", and its flag for session "+run.ID(), "%s was ended: %v", w.Program, end.exit))
 	}
 	return errors.Join(run.End(ctx, publisher.RunEnd{Error: &schema.Error{Type: "exit", Message: end.exit.Error()}}), failure.New(failure.General, "", "%s: %v", w.Program, end.exit))

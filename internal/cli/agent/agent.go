@@ -23,8 +23,9 @@ import (
 
 // Cmd is waymark agent.
 type Cmd struct {
-	Run  RunCmd  `cmd:"" help:"Run a session of Claude Code or Codex, and record it as a run."`
-	Hook HookCmd `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
+	Run   RunCmd   `cmd:"" help:"Run a session of Claude Code or Codex, and record it as a run."`
+	Serve ServeCmd `cmd:"" help:"Work on runs of the agent claude or codex: begin sessions, and go on with those that died."`
+	Hook  HookCmd  `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
 }
 
 // Settings are the flags of the commands that run an agent.
@@ -33,8 +34,16 @@ type Settings struct {
 	Name  string `placeholder:"EXECUTOR" environ:"WAYMARK_EXECUTOR" help:"Name of the executor (WAYMARK_EXECUTOR; default: the agent and the host)."`
 }
 
-// with calls use with a worker for a program, once the program's version is known to be supported.
-func (s Settings) with(ctx context.Context, a *base.App, program string, use func(*codingagent.Worker) error) error {
+// with calls use with a worker for the program that the arguments begin with, and the others, once the program's version is
+// known to be supported.
+func (s Settings) with(ctx context.Context, a *base.App, args []string, use func(w *codingagent.Worker, args []string) error) error {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
+	}
+	program := args[0]
 	own, err := os.Executable()
 	if err != nil {
 		return err //nolint:wrapcheck // it names the call
@@ -65,7 +74,7 @@ func (s Settings) with(ctx context.Context, a *base.App, program string, use fun
 	if err != nil {
 		return err
 	}
-	err = use(w)
+	err = use(w, args[1:])
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 	defer cancel()
 	return errors.Join(err, w.Fleet.Close(limit))
@@ -137,14 +146,32 @@ Examples:
 
 // Run runs the session until its agent has ended.
 func (c RunCmd) Run(ctx context.Context, a *base.App) error {
-	args := c.Args
-	if len(args) > 0 && args[0] == "--" {
-		args = args[1:]
+	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
+}
+
+// ServeCmd is waymark agent serve.
+type ServeCmd struct {
+	Settings
+	Sessions int      `default:"1" placeholder:"N" help:"Number of sessions at once (default: 1)."`
+	Args     []string `arg:"" passthrough:"" help:"The agent, claude or codex, with arguments for each session, after --."`
+}
+
+// Help is the text below the flags.
+func (ServeCmd) Help() string {
+	return `It claims runs that waymark start submitted, and runs whose session died, also under waymark agent run. A session that began elsewhere ` +
+		`is restored from the record; its working directory is not: mount it under the same name. The prompt is the task, or a request to go on.
+
+Examples:
+  waymark agent serve -- claude --allowedTools Bash,Read,Edit
+  waymark start claude --task "Mend the parser." --wait`
+}
+
+// Run serves until ctx ends.
+func (c ServeCmd) Run(ctx context.Context, a *base.App) error {
+	if c.Sessions < 1 {
+		return failure.New(failure.Usage, "use 1 or more", "--sessions %d is not above 0", c.Sessions)
 	}
-	if len(args) == 0 {
-		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
-	}
-	return c.with(ctx, a, args[0], func(w *codingagent.Worker) error { return w.Run(ctx, args[1:]) })
+	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
 }
 
 // HookCmd is waymark agent hook.

@@ -6,9 +6,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	mathrand "math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -325,4 +328,146 @@ func TestClaude_SecondResume_FirstIsStoppedAndItsResultAdopted(t *testing.T) {
 	require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
 	require.Equal(t, "begun\ndone\n", w.file("effects"))
 	require.True(t, w.model.asked("It did finish: worked"))
+}
+
+// serve starts a worker for an agent with a home of its own.
+func (w *world) serve(home string, flags []string, command ...string) *child {
+	w.t.Helper()
+	w.home = filepath.Join(filepath.Dir(w.project), home)
+	require.NoError(w.t, os.MkdirAll(w.home, 0o700))
+	return w.start(slices.Concat([]string{"agent", "serve", "--name", home}, flags, []string{"--"}, command)...)
+}
+
+// settle says of each call that a person must settle that it worked.
+func (w *world) settle(id string) {
+	state, err := w.fleet.Get(w.t.Context(), id)
+	if err != nil {
+		return
+	}
+	for i := range state.Head.OpenCalls {
+		open := &state.Head.OpenCalls[i]
+		if !state.Head.Settleable(open) || open.State != schema.CallHeld {
+			continue
+		}
+		for _, c := range state.Calls {
+			if c.CallKey == open.CallKey {
+				worked := regexp.MustCompile(`worked-\d+`).FindString(string(c.Arguments))
+				_, _ = w.fleet.Settle(w.t.Context(), id, schema.SettleRequest{
+					CallKey: open.CallKey, CallEpoch: open.Epoch, How: schema.SettledDecided, Result: fmt.Appendf(nil, `"(%s)"`, worked), By: "ann",
+				}) // another takeover may have come
+			}
+		}
+	}
+}
+
+func TestClaude_WorkerElsewhere_GoesOnFromTheRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, claude, func(n int, body string) []block {
+		if n == 0 {
+			return []block{said("Working."), bash("toolu_0", "echo looked")}
+		}
+		return working(n-1, body)
+	})
+	id := newID()
+	run := w.claude("-p", "Mend the parser.", "--session-id", id)
+	w.inTool("effects")
+	session := children(run.Process.Pid)
+	kill(t, run.Process.Pid)
+	kill(t, session[0])
+	w.goOn()
+	w.serve("elsewhere", nil, claude, "--allowedTools", "Bash")
+	w.until(id, "a person is asked", status(schema.StatusWaiting))
+	require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
+	s := w.until(id, "the end", status(schema.StatusCompleted))
+	closedOnce(t, s, 2)
+	last := w.model.last()
+	for _, part := range []string{"Mend the parser.", `"text":"Working."`, `"id":"toolu_0"`, "looked", `"id":"toolu_1"`, "seen by ann", "The process of this session died."} {
+		require.Contains(t, last, part)
+	}
+}
+
+// counting is a session of so many calls, one after the other. It goes on behind those whose result it has seen.
+func counting(calls int) func(n int, body string) []block {
+	return func(_ int, body string) []block {
+		done := 0
+		for done < calls && strings.Contains(body, fmt.Sprintf("(worked-%d)", done)) {
+			done++
+		}
+		if done == calls {
+			return []block{said("Finished.")}
+		}
+		return []block{bash("toolu_"+rand.Text(), fmt.Sprintf("echo begun-%[1]d. >> effects; sleep 0.1; printf '(%%s)' worked-%[1]d", done))}
+	}
+}
+
+// Kills with a seed: of a session, or of one of two workers. Each run ends; a hold call has its effect at most once.
+func TestClaude_SeededKills_RunsEndAndNothingRunsAgainstItsPolicy(t *testing.T) {
+	t.Parallel()
+	kills := 4
+	if testbin.Full(t) {
+		kills = 100
+	}
+	killed(t, claude, kills, []string{claude, "--allowedTools", "Bash"})
+}
+
+// killed kills sessions and workers of one agent that many times, each time in another run.
+func killed(t *testing.T, program string, kills int, command []string) {
+	t.Helper()
+	const calls = 4
+	w := newWorld(t, program, counting(calls))
+	seed := uint64(1)
+	if text := os.Getenv("WAYMARK_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	random := mathrand.New(mathrand.NewPCG(seed, 0)) //nolint:gosec // a seed
+	pure := filepath.Join(filepath.Dir(w.project), "tools")
+	require.NoError(t, os.WriteFile(pure, []byte("Bash = pure\n"), 0o600))
+	for round := range kills {
+		hold := round%2 == 0
+		var flags []string
+		if !hold {
+			flags = []string{"--tools", pure}
+		}
+		victim, events := random.IntN(2), 2+random.Int64N(2*calls+2)
+		t.Logf("seed %d, round %d: hold %t, victim %d, after %d events", seed, round, hold, victim, events)
+		require.NoError(t, os.RemoveAll(filepath.Join(w.project, "effects")))
+		id := fmt.Sprintf("round-%d", round)
+		_, err := w.fleet.Submit(t.Context(), publisher.RunSpec{ID: id, Agent: filepath.Base(program), Task: "Count."})
+		require.NoError(t, err)
+		workers := []*child{w.serve(fmt.Sprint("a", round), flags, command...), w.serve(fmt.Sprint("b", round), flags, command...)}
+		w.until(id, "the moment", func(s *schema.State) bool { return s.Head.Counts.Events >= events })
+		for _, worker := range workers {
+			for _, session := range children(worker.Process.Pid) {
+				if victim == 1 {
+					kill(t, worker.Process.Pid)
+				}
+				kill(t, session)
+			}
+		}
+		w.until(id, "the end", func(s *schema.State) bool {
+			if s.Head.Status == schema.StatusWaiting || s.Head.Status.Claimable() {
+				w.settle(id)
+			}
+			return s.Head.Status.Terminal()
+		})
+		s, err := w.fleet.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, schema.StatusCompleted, s.Head.Status)
+		require.Empty(t, s.Head.OpenCalls)
+		require.Zero(t, s.Head.Counts.DeadLetters)
+		for n := range calls {
+			effects := strings.Count(w.file("effects"), fmt.Sprintf("begun-%d.", n))
+			if hold {
+				require.LessOrEqual(t, effects, 1, "call %d, policy hold", n)
+			} else {
+				require.Positive(t, effects, "call %d, policy pure", n)
+			}
+		}
+		for _, worker := range workers {
+			_ = worker.Process.Signal(os.Interrupt)
+			w.await(worker)
+		}
+	}
 }

@@ -53,6 +53,13 @@ func (m *model) asked(text string) bool {
 	return false
 }
 
+// last is the latest request.
+func (m *model) last() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.requests[len(m.requests)-1]
+}
+
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	var request struct {
