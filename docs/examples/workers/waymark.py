@@ -1,5 +1,5 @@
 """A client of "waymark worker" with Python's standard library alone: copy it. Logs go to standard error, print() too."""
-import itertools, json, os, queue, sys, threading, time
+import concurrent.futures, itertools, json, os, queue, sys, threading, time
 
 _out, _lock, _ids, _mine = sys.stdout, threading.Lock(), itertools.count(1), {}
 sys.stdout = sys.stderr
@@ -72,7 +72,7 @@ class Run:
 
 def serve(agent, tools={}, model=None, run=None, **hello):
     """Works until the worker ends. tools[name] = {"replay": …, "run": f(arguments, call), "verify": f(call)}."""
-    theirs = {}
+    theirs, pool = {}, concurrent.futures.ThreadPoolExecutor(1000)
     def work(m, lines):
         try:
             if m["do"] == "model": answer = model(m)
@@ -92,7 +92,7 @@ def serve(agent, tools={}, model=None, run=None, **hello):
         if "do" in m:
             m["cancelled"], lines = threading.Event(), queue.SimpleQueue()
             theirs[m["id"]] = (m["cancelled"], lines)
-            threading.Thread(target=work, args=(m, lines), daemon=True).start()
+            pool.submit(work, m, lines)
         elif m.get("cancel") in theirs:
             theirs[m["cancel"]][0].set()
             theirs[m["cancel"]][1].put({"stop": "cancelled"})

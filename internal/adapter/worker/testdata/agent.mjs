@@ -2,10 +2,10 @@
 import { appendFileSync, linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 
 const { Failure, serve } = await import(process.env.CLIENTS + "/waymark.mjs");
-const { LEDGER, AT, FREEZE, OWN, TAKES } = process.env;
+const { LEDGER, AT, FREEZE, OWN, TAKES, AGENT } = process.env;
 
 async function moment(name) {
-  await new Promise((resolve) => setTimeout(resolve, 1000 * (TAKES ?? 0)));
+  if (TAKES) await new Promise((resolve) => setTimeout(resolve, 1000 * TAKES));
   if (AT !== name) return;
   try { writeFileSync(LEDGER + ".was-there", String(process.pid), { flag: "wx" }); } catch { return; }
   process.kill(process.pid, FREEZE ? "SIGSTOP" : "SIGKILL");
@@ -81,7 +81,7 @@ const tools = {
 };
 if (OWN) {
   const { book, ...others } = tools;
-  serve("clerk", { tools: others, run: own });
+  serve(AGENT ?? "clerk", { tools: others, run: own });
 } else {
-  serve("clerk", { tools, model });
+  serve(AGENT ?? "clerk", { tools, model });
 }

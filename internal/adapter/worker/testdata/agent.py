@@ -9,7 +9,8 @@ LEDGER = os.environ["LEDGER"]
 
 def moment(name):
     """Takes its time. The first program that comes to the moment AT dies, or stands still."""
-    time.sleep(float(os.environ.get("TAKES", "0")))
+    if "TAKES" in os.environ:
+        time.sleep(float(os.environ["TAKES"]))
     if os.environ.get("AT") != name:
         return
     try:
@@ -91,5 +92,5 @@ TOOLS = {
 }
 if "OWN" in os.environ:
     listed = [{"name": n, **{k: v for k, v in t.items() if not callable(v)}} for n, t in TOOLS.items() if n != "book"]
-    serve("clerk", {n: t for n, t in TOOLS.items() if n != "book"}, run=own)
-serve("clerk", TOOLS, model=model)
+    serve(os.environ.get("AGENT", "clerk"), {n: t for n, t in TOOLS.items() if n != "book"}, run=own)
+serve(os.environ.get("AGENT", "clerk"), TOOLS, model=model)
