@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -97,22 +98,17 @@ func (s *ends) try(ctx context.Context, e *end) bool {
 		return false
 	}
 	e.taken = true
+	s.accepted.Store(e.RunSummary)
 	s.stats.Taken.Add(1)
 	s.deps.Log.Info().Str("run", e.Run).Str("id", schema.FinishedID(e.RunSummary)).Msg("webhook accepted")
 	return true
 }
 
 // judge sets the next tries of the ends that were refused in a round. Their refusals only count if the receiver accepts an
-// accepted end of the page once more: it is not away. It is true if no end is left.
+// accepted end once more: it is not away. It is true if no end is left.
 func (s *ends) judge(ctx context.Context, list []*end) bool {
-	refused := false
-	var accepted *schema.RunSummary
-	for _, e := range list {
-		refused = refused || e.refused != nil
-		if e.taken {
-			accepted = e.RunSummary
-		}
-	}
+	refused := slices.ContainsFunc(list, func(e *end) bool { return e.refused != nil })
+	accepted := s.accepted.Load()
 	there := refused && accepted != nil && s.postEnd(ctx, accepted) == nil
 	over, now := true, s.deps.Now()
 	var oldest *Failing

@@ -14,6 +14,7 @@ import (
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/waymarkio/waymark/internal/look/standstill"
+	"github.com/waymarkio/waymark/schema"
 )
 
 const (
@@ -108,6 +109,8 @@ type Watch struct {
 	deps   Deps
 	client *http.Client
 	stats  Stats
+	// accepted is the latest accepted end of any shard.
+	accepted atomic.Pointer[schema.RunSummary]
 
 	// Only Run uses the following fields. Reads and posts send their results to it through done, which has room for
 	// all of them.

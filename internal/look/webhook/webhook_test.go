@@ -35,7 +35,7 @@ type receiver struct {
 	ids     []string
 	answers []int
 	last    map[string]any
-	// refuses is the id of the posts that it never accepts.
+	// refuses begins the ids of posts that it never accepts.
 	refuses string
 }
 
@@ -62,7 +62,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if len(r.answers) > 0 {
 		code, r.answers = r.answers[0], r.answers[1:]
 	}
-	if r.refuses != "" && r.ids[len(r.ids)-1] == r.refuses {
+	if r.refuses != "" && strings.HasPrefix(r.ids[len(r.ids)-1], r.refuses) {
 		code = http.StatusBadRequest
 	}
 	if code == http.StatusFound {
@@ -144,91 +144,6 @@ func waiting(run, question, event string) *schema.Head {
 		Fleet: "default", Run: run, Agent: "coder", Status: schema.StatusWaiting, Epoch: 1, UpdatedAt: event,
 		Interrupts: []schema.OpenInterrupt{{InterruptID: question, Reason: schema.WaitHumanInput, Message: "Which one?", Since: "2026-01-02T03:04:05Z", Position: schema.Position{ID: event}}},
 	}
-}
-
-// shardEnds are the ends of a shard behind its cursor, like those of the index.
-type shardEnds struct {
-	fleet
-	list []schema.RunSummary
-}
-
-func (s *shardEnds) end(run string, epoch schema.Epoch) {
-	s.change(func() {
-		s.list = append(s.list, schema.RunSummary{Run: run, Epoch: epoch, Status: schema.StatusCompleted})
-	})
-}
-
-func (s *shardEnds) page(context.Context, int) (page webhook.Page, err error) {
-	s.change(func() { page.Ends = slices.Clone(s.list[:min(len(s.list), 64)]) })
-	page.Accepted = func(context.Context) error {
-		s.change(func() { s.list = s.list[len(page.Ends):] })
-		return nil
-	}
-	return page, nil
-}
-
-func (s *shardEnds) left() (n int) {
-	s.change(func() { n = len(s.list) })
-	return n
-}
-
-// One run's ends are refused for good. The ends of other runs fill the page, and follow it.
-func TestWatch_OneRunsEndIsRefused_HoldsNoOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &shardEnds{fleet: fleet{known: true}}
-		r := &receiver{t: t, refuses: "bad.finished.1"}
-		w, stop := start(t, &s.fleet, r, s.page)
-		s.end("bad", 1)
-		after(time.Hour)
-		require.Equal(t, 1, s.left(), "nothing else was accepted: the receiver may be away")
-		began := w.Stats().EndsFailing[0].Load().Since
-		s.end("bad", 2)
-		for i := range 40 {
-			s.end(fmt.Sprint("good-", i), 1)
-		}
-		after(3 * time.Second)
-		require.Len(t, distinct(r.got()), 41, "at once")
-		require.NotContains(t, r.got(), "bad.finished.2", "in order")
-		require.Equal(t, began, w.Stats().EndsFailing[0].Load().Since)
-		for i := range 100 {
-			s.end(fmt.Sprint("later-", i), 1)
-		}
-		after(20 * time.Minute)
-		require.Zero(t, s.left())
-		require.Len(t, distinct(r.got()), 142)
-		require.Equal(t, int64(1), w.Stats().GivenUp.Load())
-		require.Equal(t, int64(141), w.Stats().Taken.Load())
-		require.Nil(t, w.Stats().EndsFailing[0].Load())
-		stop()
-	})
-}
-
-// The receiver goes away amid a page, and the daemon is restarted meanwhile.
-func TestWatch_ReceiverIsAway_LosesNoEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &shardEnds{fleet: fleet{known: true}}
-		r := &receiver{t: t, answers: append([]int{200, 200}, slices.Repeat([]int{503}, 1_000_000)...)}
-		for i := range 100 {
-			s.end(fmt.Sprint("r", i%90), schema.Epoch(1+i/90)) //nolint:gosec // small
-		}
-		for range 2 {
-			w, stop := start(t, &s.fleet, r, s.page)
-			after(2 * time.Hour)
-			require.Equal(t, 100, s.left())
-			require.Zero(t, w.Stats().GivenUp.Load())
-			stop()
-		}
-		r.mu.Lock()
-		r.answers, r.ids = nil, nil
-		r.mu.Unlock()
-		_, stop := start(t, &s.fleet, r, s.page)
-		after(time.Minute)
-		require.Zero(t, s.left())
-		require.Len(t, distinct(r.got()), 100)
-		stop()
-	})
 }
 
 // start runs a watch against a receiver without a socket, in a bubble of synthetic time.
