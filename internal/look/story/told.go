@@ -31,7 +31,7 @@ type Told struct {
 	Compactions int64                     `json:"compactions,omitzero"`
 	Artifacts   int64                     `json:"artifacts,omitzero"`
 	Limits      []schema.LimitReachedData `json:"limits,omitzero"`
-	// WaitedMS is how long it waited, one wait after the other.
+	// WaitedMS is how long it waited. Waits at the same time count once.
 	WaitedMS int64 `json:"waited_ms"`
 	// Signals are those that are not consumed.
 	Signals []schema.OpenSignal `json:"signals,omitzero"`
@@ -83,11 +83,15 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 	}
 	t.DurationMS = DurationMS(h, now)
 	t.Story = slices.Clone(s.beats)
+	var counted time.Time // the end of the waits that are counted
 	for i, b := range t.Story {
 		b = b.Until(now)
 		t.Story[i] = b
 		if b.Kind == KindWait && b.DurationMS != nil {
-			t.WaitedMS += *b.DurationMS
+			if ends := schema.ParseTime(b.At).Add(time.Duration(*b.DurationMS) * time.Millisecond); ends.After(counted) {
+				t.WaitedMS += min(*b.DurationMS, ends.Sub(counted).Milliseconds())
+				counted = ends
+			}
 		}
 	}
 	if first := h.Turn - int32(turns) + 1; turns > 0 && first > 1 { //nolint:gosec // a number of lines
