@@ -21,7 +21,7 @@ type Instructions struct {
 func NextText(next string) string {
 	switch next {
 	case PlanWait:
-		return "nothing until the run gets an answer; no executor is needed until then"
+		return "nothing until a wait of the run ends; no executor is needed until then"
 	case PlanCancel:
 		return "an executor takes the run over and ends it: a cancellation was requested"
 	case PlanEnded:

@@ -147,7 +147,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 	require.Equal(t, "May I?", c.Interrupts[0].Message)
 	require.Equal(t, "wait", c.Overview.Recovery.Next)
 	require.Equal(t, []string{
-		"nothing until the run gets an answer; no executor is needed until then",
+		"nothing until a wait of the run ends; no executor is needed until then",
 		"turn 2 continues where its record ends",
 		"waits for q1 (human_input): waymark input roof",
 		"call c1 (pay) of turn 2: make, it has not begun",
