@@ -21,6 +21,7 @@ func TestTool_NoTurnStarted_TakeoverHasSameKeys(t *testing.T) {
 	want := []string{"r1.1.a.1", "r1.1.b.1", "r1.1.a.2", "r1.1.c.1"}
 	// play runs the program, and cuts the last call off.
 	play := func(t *testing.T, run *publisher.Run, cut bool) (keys []string) {
+		t.Helper()
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
 		for i, c := range calls {
@@ -40,9 +41,13 @@ func TestTool_NoTurnStarted_TakeoverHasSameKeys(t *testing.T) {
 		return keys
 	}
 	tests := map[string]func(t *testing.T, run *publisher.Run) []string{
-		"Turn.Tool": func(t *testing.T, run *publisher.Run) []string { return play(t, run, true) },
+		"Turn.Tool": func(t *testing.T, run *publisher.Run) []string {
+			t.Helper()
+			return play(t, run, true)
+		},
 		// A recorder writes the events itself, names no turn, and makes the keys by the page.
 		"events": func(t *testing.T, run *publisher.Run) []string {
+			t.Helper()
 			for i, c := range calls {
 				require.NoError(t, run.Publish(t.Context(), &schema.ToolCalledData{ToolCallID: c.ID, Name: c.Name, Replay: c.Replay}, 0))
 				if i < len(calls)-1 {

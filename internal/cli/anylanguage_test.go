@@ -50,14 +50,14 @@ func TestAnyLanguagePage_Commands_SurviveKills(t *testing.T) {
 	}
 	background("1")
 	ended := make(chan string, 1)
-	go func() { ended <- w.run(t, "-euc", commands[1]) }()
+	go func() { ended <- w.run(t, "-euc", commands[1]) }() //nolint:testifylint // the test waits for it, and fails there
 	said("1", "asking the model, turn 2")
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(w.pid(t, "1")) + "/task/*/children") // none but on Linux
 	require.NoError(t, err)
 	for _, thread := range threads {
 		children, err := os.ReadFile(thread)
 		require.NoError(t, err)
-		for _, child := range strings.Fields(string(children)) {
+		for child := range strings.FieldsSeq(string(children)) {
 			program, err := strconv.Atoi(child)
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(program, syscall.SIGKILL))

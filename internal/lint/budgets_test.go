@@ -21,17 +21,17 @@ type room struct {
 
 // rooms are the budgets of docs/decisions/0120.
 var rooms = []room{
-	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 12_746},
+	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 12_730},
 	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 5_375},
 	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_221},
-	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 17_396},
-	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 19_700},
-	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_850},
+	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 17_388},
+	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 20_664},
+	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_855},
 	{
 		name: "product", within: []string{"schema", "kvstore", "publisher", "consumer", "internal", "cmd"}, but: []string{"internal/harness"},
-		budget: 70_000, today: 83_300,
+		budget: 70_000, today: 84_273,
 	},
-	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 6_021},
+	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 6_013},
 	{name: "tools", within: []string{"tools"}, budget: 5_000},
 }
 

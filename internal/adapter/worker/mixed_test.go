@@ -166,7 +166,7 @@ func programs(pid int) (list []int) {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // a pattern of our own
 	for _, thread := range threads {
 		text, _ := os.ReadFile(thread) // it may have ended
-		for _, child := range strings.Fields(string(text)) {
+		for child := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(child); err == nil {
 				list = append(list, n)
 			}
