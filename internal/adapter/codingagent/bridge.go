@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -26,9 +27,9 @@ type Config struct {
 	Tools   Tools
 	// Token proves a hook to the bridge.
 	Token string
-	// Open starts the run of a session, or takes it over, and returns the news for its model. If it is nil, all events
-	// belong to the first run.
-	Open func(ctx context.Context, session string) (run *publisher.Run, news string, err error)
+	// Open starts the run of a session, or takes it over. state is that of a run that was taken over, for the model. If
+	// Open is nil, all events belong to the first run.
+	Open func(ctx context.Context, session string) (run *publisher.Run, state *schema.State, err error)
 	// Left is called when another session begins in the process, with the session's run.
 	Left func(ctx context.Context, run *publisher.Run) error
 	// Stop ends the agent, because its run has another executor, was cancelled, or cannot be recorded any more.
@@ -43,8 +44,8 @@ type Bridge struct {
 	id      string // of the session
 	session *session.Session
 	unwatch context.CancelFunc
-	// news is for the next request to the model.
-	news string
+	// told is the state of a run that was taken over, until the model is told what it lacks.
+	told *schema.State
 	// begun are the calls that run, with the sub-agent of each; over is why nothing more may begin.
 	begun map[string]string
 	over  error
@@ -54,17 +55,17 @@ type Bridge struct {
 }
 
 // New returns a bridge. The run of a session that is resumed is given with its id; otherwise run is nil. Close it.
-func New(ctx context.Context, config Config, id string, run *publisher.Run, news string) *Bridge {
+func New(ctx context.Context, config Config, id string, run *publisher.Run, state *schema.State) *Bridge {
 	b := &Bridge{config: config, begun: make(map[string]string), parts: make(map[string]string)}
 	if run != nil {
-		b.attach(ctx, id, run, news)
+		b.attach(ctx, id, run, state)
 	}
 	return b
 }
 
 // attach makes run the run of the session. mu is held, or b is new.
-func (b *Bridge) attach(ctx context.Context, id string, run *publisher.Run, news string) {
-	b.id, b.session, b.news = id, session.New(run), news
+func (b *Bridge) attach(ctx context.Context, id string, run *publisher.Run, state *schema.State) {
+	b.id, b.session, b.told = id, session.New(run), state
 	ctx, cancel := run.Context(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { b.end(context.Cause(ctx)) })
 	b.unwatch = func() { stop(); cancel() }
@@ -194,24 +195,29 @@ func (b *Bridge) at(ctx context.Context, e *event) (*session.Session, error) {
 			return nil, err
 		}
 	}
-	run, news, err := b.config.Open(ctx, e.Session)
+	run, state, err := b.config.Open(ctx, e.Session)
 	if err != nil {
 		return nil, err
 	}
-	b.attach(ctx, e.Session, run, news)
+	b.attach(ctx, e.Session, run, state)
 	return b.session, nil
 }
 
 // tell gives the model the news, once.
 func (b *Bridge) tell(e *event) *answer {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.news == "" {
+	state := b.told
+	b.told = nil
+	b.mu.Unlock()
+	if state == nil {
 		return nil
 	}
-	said := &answer{Specific: &specific{Event: e.Name, Context: b.news}}
-	b.news = ""
-	return said
+	transcript, _ := os.ReadFile(e.File) // without it the model is told more
+	news := b.config.Dialect.news(state, transcript)
+	if news == "" {
+		return nil
+	}
+	return &answer{Specific: &specific{Event: e.Name, Context: news}}
 }
 
 // begin records a call, and lets its tool run.

@@ -38,12 +38,12 @@ func bridge(t *testing.T, fleet *publisher.Fleet, d *codingagent.Dialect, tools 
 	h := &hooked{t: t, session: "s1", stopped: make(chan error, 10)}
 	h.bridge = codingagent.New(t.Context(), codingagent.Config{
 		Dialect: d, Tools: tools, Token: token, Stop: func(cause error) { h.stopped <- cause },
-		Open: func(ctx context.Context, id string) (*publisher.Run, string, error) {
+		Open: func(ctx context.Context, id string) (*publisher.Run, *schema.State, error) {
 			run, err := fleet.Start(ctx, publisher.RunSpec{ID: id, Agent: d.Name})
-			return run, "", err
+			return run, nil, err
 		},
 		Left: func(ctx context.Context, run *publisher.Run) error { return run.End(ctx, publisher.RunEnd{}) },
-	}, "", nil, "")
+	}, "", nil, nil)
 	t.Cleanup(func() { h.bridge.Close() })
 	return h
 }
@@ -57,7 +57,7 @@ func resumed(t *testing.T, fleet *publisher.Fleet, id string) (*hooked, error) {
 		return nil, err
 	}
 	h := &hooked{t: t, session: id, stopped: make(chan error, 10)}
-	h.bridge = codingagent.New(t.Context(), codingagent.Config{Dialect: codingagent.Claude, Token: token, Stop: func(cause error) { h.stopped <- cause }}, id, run, codingagent.News(run.State()))
+	h.bridge = codingagent.New(t.Context(), codingagent.Config{Dialect: codingagent.Claude, Token: token, Stop: func(cause error) { h.stopped <- cause }}, id, run, run.State())
 	t.Cleanup(func() { h.bridge.Close() })
 	return h, nil
 }
@@ -332,13 +332,32 @@ func FuzzHooks(f *testing.F) {
 		h := &hooked{t: t, session: "s1"}
 		h.bridge = codingagent.New(t.Context(), codingagent.Config{
 			Dialect: codingagent.Claude, Token: token, Stop: func(error) {},
-			Open: func(ctx context.Context, id string) (*publisher.Run, string, error) {
+			Open: func(ctx context.Context, id string) (*publisher.Run, *schema.State, error) {
 				run, err := publisher.Unrecorded(ctx, publisher.Config{Executor: "one"}, publisher.RunSpec{ID: id, Agent: "claude"})
-				return run, "", err
+				return run, nil, err
 			},
 			Left: func(context.Context, *publisher.Run) error { return nil },
-		}, "", nil, "")
+		}, "", nil, nil)
 		defer h.bridge.Close()
 		h.post(body)
 	})
+}
+
+func TestBridge_ResumedTranscriptLacksAResult_ModelIsTold(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	first := bridge(t, w.Fleet("one", nil), codingagent.Claude, nil)
+	first.hook("UserPromptSubmit", map[string]any{"prompt": "Do it."})
+	for _, id := range []string{"a", "b"} {
+		first.hook("PreToolUse", bash(id))
+		first.hook("PostToolUse", bash(id))
+	}
+	first.bridge.Close()
+	file := filepath.Join(t.TempDir(), "s1.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"content":[{"tool_use_id":"a","type":"tool_result"}]}`), 0o600))
+	second, err := resumed(t, w.Fleet("two", nil), "s1")
+	require.NoError(t, err)
+	said := second.hook("SessionStart", map[string]any{"source": "resume", "transcript_path": file})
+	require.Contains(t, said, "(call b): made")
+	require.NotContains(t, said, "(call a)")
 }

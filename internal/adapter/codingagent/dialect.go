@@ -22,18 +22,20 @@ type Dialect struct {
 	hooks []string
 	// stops: the answer continue false ends the session. displays: the hook MessageDisplay has the model's messages.
 	stops, displays bool
+	// result is in the transcript if it has the result of a call, whose id is %s.
+	result string
 }
 
 // Claude and Codex are the dialects.
 var (
 	Claude = &Dialect{
-		Name: "claude", oldest: version{2, 1, 197}, blocks: version{2, 1, 240}, stops: true, displays: true,
+		Name: "claude", oldest: version{2, 1, 197}, blocks: version{2, 1, 240}, stops: true, displays: true, result: `"tool_use_id":"%s"`,
 		hooks: []string{
 			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop, sessionEnd,
 		},
 	}
 	Codex = &Dialect{
-		Name: "codex", oldest: version{0, 169, 0}, blocks: never,
+		Name: "codex", oldest: version{0, 169, 0}, blocks: never, result: `"call_id":"%s","output"`,
 		hooks: []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop, sessionEnd},
 	}
 )
@@ -148,6 +150,7 @@ func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string
 type event struct {
 	Name      string          `json:"hook_event_name"`
 	Session   string          `json:"session_id"`
+	File      string          `json:"transcript_path"`
 	Dir       string          `json:"cwd"`
 	Agent     string          `json:"agent_id"` // of a sub-agent
 	AgentType string          `json:"agent_type"`

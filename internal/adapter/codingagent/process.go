@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // stopLimit is how long an agent may take to end.
@@ -27,9 +28,10 @@ type process struct {
 	*Worker
 	args []string
 	dir  string // working directory; empty means the one of this process
-	// run of the session id, which was taken over, with the news for its model; nil for a new session.
-	run      *publisher.Run
-	id, news string
+	// run of the session id, which was taken over, and its state; nil for a new session.
+	run   *publisher.Run
+	state *schema.State
+	id    string
 	// fixed: all sessions of the process belong to the run. input is then the prompt.
 	fixed bool
 	input io.Reader
@@ -66,10 +68,12 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 	}
 	config := Config{Dialect: p.Dialect, Tools: p.Tools, Token: at.Token, Stop: stop}
 	if !p.fixed {
-		config.Open = func(ctx context.Context, id string) (*publisher.Run, string, error) { return p.open(ctx, id, false) }
+		config.Open = func(ctx context.Context, id string) (*publisher.Run, *schema.State, error) {
+			return p.open(ctx, id, false)
+		}
 		config.Left = func(ctx context.Context, run *publisher.Run) error { return p.finish(ctx, &ended{run: run}) }
 	}
-	bridge := New(ctx, config, p.id, p.run, p.news)
+	bridge := New(ctx, config, p.id, p.run, p.state)
 	server := &http.Server{Handler: bridge, ReadHeaderTimeout: stopLimit, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
 	go func() { _ = server.Serve(listener) }() // it ends with Close
 	end := &ended{exit: cmd.Run()}

@@ -45,8 +45,8 @@ func conversation(state *schema.State) (items []item) {
 	return items
 }
 
-// SessionID is the id of a run's session: the run's own, if it is one, else one that is derived from it.
-func SessionID(run string) string {
+// sessionID is the id of a run's session: the run's own, if it is one, else one that is derived from it.
+func sessionID(run string) string {
 	if len(run) == 36 && strings.Count(run, "-") == 4 {
 		return run
 	}
@@ -72,7 +72,11 @@ func (d *Dialect) session(args []string, id string, again bool) []string {
 func (d *Dialect) sessionFile(dir, session string) string {
 	home, _ := os.UserHomeDir()
 	if d == Codex {
-		return filepath.Join(cmp.Or(os.Getenv("CODEX_HOME"), filepath.Join(home, ".codex")), "sessions", "2000", "01", "01", "rollout-2000-01-01T00-00-00-"+session+".jsonl")
+		sessions := filepath.Join(cmp.Or(os.Getenv("CODEX_HOME"), filepath.Join(home, ".codex")), "sessions")
+		if found, _ := filepath.Glob(filepath.Join(sessions, "*", "*", "*", "rollout-*-"+session+".jsonl")); len(found) > 0 {
+			return found[0]
+		}
+		return filepath.Join(sessions, "2000", "01", "01", "rollout-2000-01-01T00-00-00-"+session+".jsonl")
 	}
 	name := regexp.MustCompile(`[^0-9A-Za-z]`).ReplaceAllString(dir, "-")
 	return filepath.Join(cmp.Or(os.Getenv("CLAUDE_CONFIG_DIR"), filepath.Join(home, ".claude")), "projects", name, session+".jsonl")
@@ -104,7 +108,7 @@ type object = map[string]any
 func claudeLines(dir, session string, items []item) (lines []object) {
 	parent := any(nil)
 	add := func(role, at string, content any) {
-		id := SessionID(fmt.Sprint(session, len(lines)))
+		id := sessionID(fmt.Sprint(session, len(lines)))
 		message := object{"role": role, "content": content}
 		if role == schema.RoleAssistant {
 			message["id"], message["type"] = id, "message"

@@ -1,6 +1,7 @@
 package codingagent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,13 @@ func Settle(ctx context.Context, run *publisher.Run) error {
 	return held
 }
 
-// News tells the model what became of calls that an earlier process left open; empty if there were none. The state has
-// its large fields loaded.
-func News(state *schema.State) string {
+// maxNews bounds what the model is told of one call.
+const maxNews = 2000
+
+// news tells the model what became of calls that an earlier process left open, and of those whose result its transcript
+// lacks: an agent that is killed has not written its last lines. It is empty if there are none. The state has its large
+// fields loaded.
+func (d *Dialect) news(state *schema.State, transcript []byte) string {
 	last := ""
 	for _, m := range state.Messages {
 		if m.Role == schema.RoleUser {
@@ -72,16 +77,19 @@ func News(state *schema.State) string {
 	var lines []string
 	for i := range state.Calls {
 		c := &state.Calls[i]
-		if c.ClosedAt <= last || len(c.Settlements) == 0 && (c.Error == nil || c.Error.Type != interrupted) {
+		left := len(c.Settlements) > 0 || c.Error != nil && c.Error.Type == interrupted
+		lacks := len(c.Source) == 0 && !bytes.Contains(transcript, fmt.Appendf(nil, d.result, c.ToolCallID))
+		if c.ClosedAt <= last || !left && !lacks {
 			continue
 		}
 		text, _ := outcome(c)
-		lines = append(lines, fmt.Sprintf("- %s %s (call %s): %s", c.Name, c.Arguments, c.ToolCallID, text))
+		line := fmt.Sprintf("- %s %s (call %s): %s", c.Name, c.Arguments, c.ToolCallID, text)
+		lines = append(lines, strings.ToValidUTF8(line[:min(len(line), maxNews)], ""))
 	}
 	if len(lines) == 0 {
 		return ""
 	}
-	return "Waymark: an earlier process of this session ended in the middle of its work. What became of its open tool calls:\n" + strings.Join(lines, "\n")
+	return "Waymark: an earlier process of this session ended in the middle of its work. What became of its last tool calls:\n" + strings.Join(lines, "\n")
 }
 
 // outcome is what the model is told of a closed call.

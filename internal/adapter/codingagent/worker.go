@@ -72,7 +72,7 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 	}
 	p := &process{Worker: w, args: args, id: resumed(args)}
 	if p.id != "" {
-		if p.run, p.news, err = w.open(ctx, p.id, true); err != nil {
+		if p.run, p.state, err = w.open(ctx, p.id, true); err != nil {
 			return err
 		}
 	}
@@ -120,16 +120,15 @@ func (w *Worker) work(ctx context.Context, run *publisher.Run, args []string) er
 	if _, err := run.GetState(ctx, workspaceKey, &was); err != nil {
 		return err
 	}
-	p := &process{Worker: w, run: run, id: SessionID(run.ID()), news: News(state), fixed: true}
+	p := &process{Worker: w, run: run, state: state, id: sessionID(run.ID()), fixed: true}
 	here := here()
 	if info, err := os.Stat(was.Dir); err == nil && info.IsDir() {
 		here.Dir = was.Dir
 	}
 	p.dir = here.Dir
 	again := len(state.Messages) > 0
-	file := w.Dialect.sessionFile(p.dir, p.id)
-	if _, err := os.Stat(file); again && (err != nil || was != here) {
-		if err := w.Dialect.writeSession(file, p.dir, p.id, state); err != nil {
+	if again { // the record has more than the file of a killed session
+		if err := w.Dialect.writeSession(w.Dialect.sessionFile(p.dir, p.id), p.dir, p.id, state); err != nil {
 			return err
 		}
 	}
@@ -187,46 +186,41 @@ func resumed(args []string) string {
 
 // open starts the run of a session, or takes it over and closes the calls that it left open. With wait it waits for the
 // person who must settle one.
-func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher.Run, news string, err error) {
+func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher.Run, state *schema.State, err error) {
 	head, err := w.Fleet.Head(ctx, id)
 	if errors.Is(err, publisher.ErrRunNotFound) {
 		run, err = w.Fleet.Start(ctx, publisher.RunSpec{ID: id, State: map[string]any{workspaceKey: here()}})
-		return run, "", err
+		return run, nil, err
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	spec := publisher.ResumeSpec{}
 	if head.Status.Terminal() {
 		spec.Reason = schema.TakeoverReopen
 	}
 	if run, err = w.Fleet.Resume(ctx, id, spec); err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	if err := w.settle(ctx, run, wait); err != nil {
-		return nil, "", errors.Join(err, run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
+		return nil, nil, errors.Join(err, run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
 	}
-	state := run.State()
-	if err := w.Fleet.Hydrate(ctx, state); err != nil {
-		return nil, "", err
-	}
-	return run, News(state), nil
+	state = run.State()
+	return run, state, w.Fleet.Hydrate(ctx, state)
 }
 
 // workspaceKey is the state of a run that names its working directory. Waymark does not keep the directory.
 const workspaceKey = "workspace"
 
-// workspace is where a session works, and has its file.
+// workspace is where a session works.
 type workspace struct {
 	Host string `json:"host"`
 	Dir  string `json:"dir"`
-	Home string `json:"home"`
 }
 
 func here() (w workspace) {
 	w.Host, _ = os.Hostname()
 	w.Dir, _ = os.Getwd()
-	w.Home, _ = os.UserHomeDir()
 	return w
 }
 

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -39,22 +38,48 @@ const (
 	every = 20 * time.Millisecond
 )
 
+// kind is an agent: its program, and arguments of a session.
+type kind struct {
+	name, program string
+	allow         []string
+	begin, resume func(id, prompt string) []string
+	refused       string // in the request after a refused tool
+}
+
+var kinds = []kind{
+	{
+		"claude", claude,
+		[]string{"--allowedTools=Bash,Read,Agent"},
+		func(id, prompt string) []string { return []string{"-p", prompt, "--session-id", id} },
+		func(id, prompt string) []string { return []string{"-p", prompt, "--resume", id} },
+		`"is_error":true`,
+	},
+	{
+		"codex", codex,
+		[]string{"--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"},
+		func(_, prompt string) []string { return []string{"exec", prompt} },
+		func(id, prompt string) []string { return []string{"exec", "resume", id, prompt} },
+		"blocked by PreToolUse hook",
+	},
+}
+
 // world is a daemon, a scripted model, and a project in which the agents work.
 type world struct {
-	t              *testing.T
+	t *testing.T
+	kind
 	model          *model
 	project, state string
 	home           string
 	fleet          *publisher.Fleet
 }
 
-func newWorld(t *testing.T, program string, answer func(n int, body string) []block) *world {
+func newWorld(t *testing.T, k kind, answer func(n int, body string) []block) *world {
 	t.Helper()
-	if program == "" {
+	if k.program == "" {
 		t.Skip("the agent is missing: make agentcheck fetches it by npm")
 	}
 	dir := t.TempDir()
-	w := &world{t: t, model: newModel(t, answer), project: filepath.Join(dir, "project"), state: filepath.Join(dir, "state"), home: filepath.Join(dir, "home")}
+	w := &world{t: t, kind: k, model: newModel(t, answer), project: filepath.Join(dir, "project"), state: filepath.Join(dir, "state"), home: filepath.Join(dir, "home")}
 	for _, d := range []string{w.project, w.home} {
 		require.NoError(t, os.MkdirAll(d, 0o700))
 	}
@@ -71,34 +96,30 @@ func newWorld(t *testing.T, program string, answer func(n int, body string) []bl
 	return w
 }
 
-// child is a process of a test.
+// child is a process of a test. Its output is a file: what it has started writes to it for longer.
 type child struct {
 	*exec.Cmd
-	mu   sync.Mutex
-	text bytes.Buffer
+	file string
 	gone chan struct{}
 }
 
-func (c *child) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.Write(p)
-}
-
 func (c *child) output() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.String()
+	text, _ := os.ReadFile(c.file)
+	return string(text)
 }
 
 // start starts waymark. It is killed at the end of the test.
 func (w *world) start(args ...string) *child {
 	w.t.Helper()
 	c := &child{Cmd: exec.CommandContext(context.Background(), waymark, args...), gone: make(chan struct{})}
-	c.Dir, c.Stdout, c.Stderr, c.WaitDelay = w.project, c, c, time.Second
+	out, err := os.CreateTemp(filepath.Dir(w.project), "output-")
+	require.NoError(w.t, err)
+	defer func() { require.NoError(w.t, out.Close()) }()
+	c.Dir, c.Stdout, c.Stderr, c.file = w.project, out, out, out.Name()
 	c.Env = []string{
 		"HOME=" + w.home, "PATH=/usr/local/bin:/usr/bin:/bin", "WAYMARK_STATE_DIR=" + w.state, "CODEX_HOME=" + filepath.Join(w.home, ".codex"),
 		"ANTHROPIC_API_KEY=sk-ant-scripted", "ANTHROPIC_BASE_URL=" + w.model.URL, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "IS_SANDBOX=1",
+		"TMPDIR=" + w.project, // Codex wants its home elsewhere
 	}
 	require.NoError(w.t, c.Start())
 	go func() {
@@ -115,10 +136,33 @@ func (w *world) start(args ...string) *child {
 	return c
 }
 
-// claude starts a session under waymark agent run.
-func (w *world) claude(args ...string) *child {
+// run starts a session under waymark agent run.
+func (w *world) run(args []string) *child {
 	w.t.Helper()
-	return w.start(append([]string{"agent", "run", "--", claude, "--allowedTools", "Bash,Read,Agent"}, args...)...)
+	w.config()
+	return w.start(slices.Concat([]string{"agent", "run", "--", w.program}, args[:1], w.allow, args[1:])...)
+}
+
+// config writes Codex's configuration into the home: it asks the scripted model.
+func (w *world) config() {
+	w.t.Helper()
+	dir := filepath.Join(w.home, ".codex")
+	require.NoError(w.t, os.MkdirAll(dir, 0o700))
+	text := fmt.Sprintf("model = \"m\"\nmodel_provider = \"s\"\n[model_providers.s]\nname = \"s\"\nbase_url = %q\nwire_api = \"responses\"\n[features]\nenable_request_compression = false\n", w.model.URL+"/v1")
+	require.NoError(w.t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(text), 0o600))
+}
+
+// id is the id of the world's first run, once it has begun.
+func (w *world) id() (id string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		list, err := w.fleet.List(w.t.Context(), schema.ListRequest{})
+		if err == nil && len(list.Runs) == 1 {
+			id = list.Runs[0].Run
+		}
+		return id != ""
+	}, limit, every)
+	return id
 }
 
 // await waits for the end of a child, and returns its output.
@@ -233,7 +277,7 @@ func (w *world) goOn() {
 
 func TestClaude_EachKindOfCall_IsClosedOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, claude, func(n int, body string) []block {
+	w := newWorld(t, kinds[0], func(n int, body string) []block {
 		switch {
 		case strings.Contains(body, "SUBTASK") && n == 0 && strings.Count(body, "toolu_") == 0:
 			return []block{bash("toolu_s1", "echo sub")}
@@ -250,7 +294,7 @@ func TestClaude_EachKindOfCall_IsClosedOnce(t *testing.T) {
 		return []block{said("Finished.")}
 	})
 	id := newID()
-	require.Contains(t, w.await(w.claude("-p", "Do it.", "--session-id", id)), "Finished.")
+	require.Contains(t, w.await(w.run(w.begin(id, "Do it."))), "Finished.")
 	s := w.until(id, "the end", status(schema.StatusCompleted))
 	closedOnce(t, s, 7)
 	for _, c := range s.Calls {
@@ -261,81 +305,110 @@ func TestClaude_EachKindOfCall_IsClosedOnce(t *testing.T) {
 	}
 }
 
-func TestClaude_BridgeGone_ToolDoesNotRun(t *testing.T) {
+func TestAgents_BridgeGone_ToolDoesNotRun(t *testing.T) {
 	t.Parallel()
-	asked, answer := make(chan struct{}), make(chan struct{})
-	w := newWorld(t, claude, func(n int, _ string) []block {
-		if n == 0 {
-			close(asked)
-			<-answer
-			return []block{bash("toolu_1", "echo ran > ran")}
-		}
-		return []block{said("Finished.")}
-	})
-	bridge := w.claude("-p", "Do it.", "--session-id", newID())
-	<-asked
-	kill(t, bridge.Process.Pid)
-	<-bridge.gone
-	close(answer)
-	require.Eventually(t, func() bool { return w.model.asked(`"is_error":true`) }, limit, every, "the model is told that the tool was refused")
-	require.Empty(t, w.file("ran"))
-}
-
-func TestClaude_KilledInATool_PersonSettlesAndModelIsTold(t *testing.T) {
-	t.Parallel()
-	for _, victim := range []string{"session", "worker"} {
-		t.Run(victim, func(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, claude, working)
-			id := newID()
-			run := w.claude("-p", "Do it.", "--session-id", id)
-			w.inTool("effects")
-			session := children(run.Process.Pid)
-			require.Len(t, session, 1)
-			want := schema.StatusInterrupted
-			if victim == "worker" {
-				kill(t, run.Process.Pid)
-				want = schema.StatusOrphaned
+			asked, answer := make(chan struct{}), make(chan struct{})
+			w := newWorld(t, k, func(n int, _ string) []block {
+				if n == 0 {
+					close(asked)
+					<-answer
+					return []block{bash("toolu_1", "echo ran > ran")}
+				}
+				return []block{said("Finished.")}
+			})
+			bridge := w.run(w.begin(newID(), "Do it."))
+			select {
+			case <-asked:
+			case <-bridge.gone:
+				require.Fail(t, "the session asks no model", bridge.output())
 			}
-			kill(t, session[0])
-			<-run.gone
-			w.goOn() // the shell goes on without its session
-			w.until(id, "left to others", status(want))
-			require.Contains(t, w.await(w.start("plan", id)), "must be settled by a person")
-			require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
-			require.Contains(t, w.await(w.claude("-p", "Go on.", "--resume", id)), "Finished.")
-			s := w.until(id, "the end", status(schema.StatusCompleted))
-			require.True(t, w.model.asked("A person says what its outcome was: seen by ann"))
-			require.Equal(t, 1, strings.Count(w.file("effects"), "begun"))
-			closedOnce(t, s, 1)
+			kill(t, bridge.Process.Pid)
+			<-bridge.gone
+			close(answer)
+			require.Eventually(t, func() bool { return w.model.asked(w.refused) }, limit, every, "the model is told that the tool was refused")
+			require.Empty(t, w.file("ran"))
 		})
 	}
 }
 
-func TestClaude_SecondResume_FirstIsStoppedAndItsResultAdopted(t *testing.T) {
+func TestAgents_KilledInATool_PersonSettlesAndModelIsTold(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, claude, working)
-	id := newID()
-	first := w.claude("-p", "Do it.", "--session-id", id)
-	w.inTool("effects")
-	second := w.claude("-p", "Go on.", "--resume", id)
-	w.until(id, "taken over", func(s *schema.State) bool { return s.Head.Epoch == 2 })
-	w.goOn()
-	require.Contains(t, w.await(first), "its agent was stopped here")
-	require.Contains(t, w.await(second), "Finished.")
-	s := w.until(id, "the end", status(schema.StatusCompleted))
-	require.EqualValues(t, 1, s.Head.Counts.LateResults)
-	require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
-	require.Equal(t, "begun\ndone\n", w.file("effects"))
-	require.True(t, w.model.asked("It did finish: worked"))
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			for victim, want := range map[string]schema.Status{"session": schema.StatusInterrupted, "worker": schema.StatusOrphaned} {
+				t.Run(victim, func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, k, working)
+					run := w.run(w.begin(newID(), "Do it."))
+					w.inTool("effects")
+					id, session := w.id(), children(run.Process.Pid)
+					require.Len(t, session, 1)
+					if victim == "worker" {
+						kill(t, run.Process.Pid)
+					}
+					kill(t, session[0])
+					<-run.gone
+					w.goOn() // the shell goes on without its session
+					w.until(id, "left to others", status(want))
+					require.Contains(t, w.await(w.start("plan", id)), "must be settled by a person")
+					require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
+					require.Contains(t, w.await(w.run(w.resume(id, "Go on."))), "Finished.")
+					s := w.until(id, "the end", status(schema.StatusCompleted))
+					require.True(t, w.model.asked("A person says what its outcome was: seen by ann"))
+					require.Equal(t, 1, strings.Count(w.file("effects"), "begun"))
+					closedOnce(t, s, 1)
+				})
+			}
+		})
+	}
+}
+
+func TestAgents_SecondResume_FirstIsStoppedAndItsResultAdopted(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, k, working)
+			first := w.run(w.begin(newID(), "Do it."))
+			w.inTool("effects")
+			id := w.id()
+			second := w.run(w.resume(id, "Go on."))
+			w.until(id, "taken over", func(s *schema.State) bool { return s.Head.Epoch == 2 })
+			w.goOn()
+			require.Contains(t, w.await(first), "its agent was stopped here")
+			require.Contains(t, w.await(second), "Finished.")
+			s := w.until(id, "the end", status(schema.StatusCompleted))
+			require.EqualValues(t, 1, s.Head.Counts.LateResults)
+			require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
+			require.Equal(t, "begun\ndone\n", w.file("effects"))
+			require.True(t, w.model.asked("It did finish: worked"))
+		})
+	}
+}
+
+func TestCodex_ParallelAndFailedCalls_AreClosedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, kinds[1], func(n int, _ string) []block {
+		if n == 0 {
+			return []block{said("Looking."), bash("toolu_1", "echo one"), bash("toolu_2", "exit 3"), bash("toolu_3", "echo two")}
+		}
+		return []block{said("Finished.")}
+	})
+	require.Contains(t, w.await(w.run(w.begin("", "Do it."))), "Finished.")
+	closedOnce(t, w.until(w.id(), "the end", status(schema.StatusCompleted)), 3)
 }
 
 // serve starts a worker for an agent with a home of its own.
-func (w *world) serve(home string, flags []string, command ...string) *child {
+func (w *world) serve(home string, flags ...string) *child {
 	w.t.Helper()
 	w.home = filepath.Join(filepath.Dir(w.project), home)
 	require.NoError(w.t, os.MkdirAll(w.home, 0o700))
-	return w.start(slices.Concat([]string{"agent", "serve", "--name", home}, flags, []string{"--"}, command)...)
+	w.config()
+	return w.start(slices.Concat([]string{"agent", "serve", "--name", home}, flags, []string{"--", w.program}, w.allow)...)
 }
 
 // settle says of each call that a person must settle that it worked.
@@ -360,29 +433,32 @@ func (w *world) settle(id string) {
 	}
 }
 
-func TestClaude_WorkerElsewhere_GoesOnFromTheRecord(t *testing.T) {
+func TestAgents_WorkerElsewhere_GoesOnFromTheRecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, claude, func(n int, body string) []block {
-		if n == 0 {
-			return []block{said("Working."), bash("toolu_0", "echo looked")}
-		}
-		return working(n-1, body)
-	})
-	id := newID()
-	run := w.claude("-p", "Mend the parser.", "--session-id", id)
-	w.inTool("effects")
-	session := children(run.Process.Pid)
-	kill(t, run.Process.Pid)
-	kill(t, session[0])
-	w.goOn()
-	w.serve("elsewhere", nil, claude, "--allowedTools", "Bash")
-	w.until(id, "a person is asked", status(schema.StatusWaiting))
-	require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
-	s := w.until(id, "the end", status(schema.StatusCompleted))
-	closedOnce(t, s, 2)
-	last := w.model.last()
-	for _, part := range []string{"Mend the parser.", `"text":"Working."`, `"id":"toolu_0"`, "looked", `"id":"toolu_1"`, "seen by ann", "The process of this session died."} {
-		require.Contains(t, last, part)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, k, func(n int, body string) []block {
+				if n == 0 {
+					return []block{said("Working."), bash("toolu_0", "echo looked")}
+				}
+				return working(n-1, body)
+			})
+			run := w.run(w.begin(newID(), "Mend the parser."))
+			w.inTool("effects")
+			id, session := w.id(), children(run.Process.Pid)
+			kill(t, run.Process.Pid)
+			kill(t, session[0])
+			w.goOn()
+			w.serve("elsewhere")
+			w.until(id, "a person is asked", status(schema.StatusWaiting))
+			require.Contains(t, w.await(w.start("settle", id, "1", "toolu_1", "--how", "decided", "--result", `"seen by ann"`)), "settled")
+			closedOnce(t, w.until(id, "the end", status(schema.StatusCompleted)), 2)
+			last := w.model.last()
+			for _, part := range []string{"Mend the parser.", "toolu_0", "looked", "toolu_1", "seen by ann", "The process of this session died."} {
+				require.Contains(t, last, part)
+			}
+		})
 	}
 }
 
@@ -401,20 +477,25 @@ func counting(calls int) func(n int, body string) []block {
 }
 
 // Kills with a seed: of a session, or of one of two workers. Each run ends; a hold call has its effect at most once.
-func TestClaude_SeededKills_RunsEndAndNothingRunsAgainstItsPolicy(t *testing.T) {
+func TestAgents_SeededKills_RunsEndAndNothingRunsAgainstItsPolicy(t *testing.T) {
 	t.Parallel()
-	kills := 4
+	kills := map[string]int{"claude": 4, "codex": 2}
 	if testbin.Full(t) {
-		kills = 100
+		kills = map[string]int{"claude": 100, "codex": 30}
 	}
-	killed(t, claude, kills, []string{claude, "--allowedTools", "Bash"})
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			killed(t, k, kills[k.name])
+		})
+	}
 }
 
 // killed kills sessions and workers of one agent that many times, each time in another run.
-func killed(t *testing.T, program string, kills int, command []string) {
+func killed(t *testing.T, k kind, kills int) {
 	t.Helper()
 	const calls = 4
-	w := newWorld(t, program, counting(calls))
+	w := newWorld(t, k, counting(calls))
 	seed := uint64(1)
 	if text := os.Getenv("WAYMARK_SEED"); text != "" {
 		var err error
@@ -434,17 +515,20 @@ func killed(t *testing.T, program string, kills int, command []string) {
 		t.Logf("seed %d, round %d: hold %t, victim %d, after %d events", seed, round, hold, victim, events)
 		require.NoError(t, os.RemoveAll(filepath.Join(w.project, "effects")))
 		id := fmt.Sprintf("round-%d", round)
-		_, err := w.fleet.Submit(t.Context(), publisher.RunSpec{ID: id, Agent: filepath.Base(program), Task: "Count."})
+		_, err := w.fleet.Submit(t.Context(), publisher.RunSpec{ID: id, Agent: k.name, Task: "Count."})
 		require.NoError(t, err)
-		workers := []*child{w.serve(fmt.Sprint("a", round), flags, command...), w.serve(fmt.Sprint("b", round), flags, command...)}
+		workers := []*child{w.serve(fmt.Sprint("a", round), flags...), w.serve(fmt.Sprint("b", round), flags...)}
 		w.until(id, "the moment", func(s *schema.State) bool { return s.Head.Counts.Events >= events })
 		for _, worker := range workers {
-			for _, session := range children(worker.Process.Pid) {
-				if victim == 1 {
-					kill(t, worker.Process.Pid)
-				}
-				kill(t, session)
+			session := children(worker.Process.Pid)
+			if len(session) == 0 {
+				continue
 			}
+			if victim == 1 {
+				kill(t, worker.Process.Pid)
+			}
+			kill(t, session[0])
+			break // the other one goes on
 		}
 		w.until(id, "the end", func(s *schema.State) bool {
 			if s.Head.Status == schema.StatusWaiting || s.Head.Status.Claimable() {
