@@ -127,6 +127,9 @@ func (w *Worker) reply(id string, m *said) (told, error) {
 	if o == nil {
 		return told{}, fmt.Errorf("%w: run %.80q is not one that this worker has: name the run in each line about it", errRequest, m.Run)
 	}
+	if err := o.left(); err != nil && m.Do != "" { // a framework that took the error for a tool's goes on
+		return told{}, err
+	}
 	t, err := o.reply(id, m)
 	if held, ok := errors.AsType[*publisher.HeldError](err); ok || errors.Is(err, publisher.ErrWaiting) {
 		o.mu.Lock()

@@ -440,3 +440,30 @@ func TestServe_StandsStillInATool_LateResultIsAdopted(t *testing.T) {
 		require.Equal(t, map[string]int{"mail": 1}, b.effects())
 	})
 }
+
+// A framework may take the error that says "leave the run" for a tool's, and go on: nothing more is recorded.
+func TestServe_ProgramGoesOnAfterStop_IsStoppedAgain(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "script")
+	stop := `"stop":"the answer to q1: run waits and was released"}`
+	require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
+> {"id":1,"do":"run","run":"r1","epoch":2,"task":"Go."}
+< {"id":"c1","run":"r1","do":"ask","name":"q1","question":"May it go on?"}
+> {"id":"c1",`+stop+`
+< {"id":"c2","run":"r1","do":"call","call":"look-1","name":"look","arguments":{},"replay":"pure"}
+> {"id":"c2",`+stop+`
+< {"id":1,"output":"I am done."}
+`), 0o600))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	b := newBench(t, "PLAY="+script)
+	b.work("one", []string{self})
+	b.submit("r1", "Go.")
+	require.Eventually(t, func() bool {
+		played, _ := filepath.Glob(script + ".*") // a pattern of our own
+		return len(played) > 0 && b.w.State("r1").Head.Status == schema.StatusWaiting
+	}, time.Minute, 5*time.Millisecond)
+	failed, _ := os.ReadFile(script + ".failed")
+	require.Empty(t, string(failed))
+	require.Empty(t, b.w.State("r1").Calls)
+}
