@@ -11,8 +11,8 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
-CHECK_FULL := dist-short deploycheck agents agentcheck uicheck bench-short cross fuzz chaos-check long
-NIGHTLY := vulncheck deploycheck agents agentcheck uicheck cross fuzz chaos-check race-all bench-race day chaos-inprocess chaos chaos-power soak distcheck
+CHECK_FULL := dist-short deploycheck agents agentcheck frameworkcheck uicheck bench-short cross fuzz chaos-check long
+NIGHTLY := vulncheck deploycheck agents agentcheck frameworkcheck uicheck cross fuzz chaos-check race-all bench-race day chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
@@ -95,12 +95,17 @@ deploycheck: $(LINT) $(GOTESTSUM) ## pass the files in deploy to their real read
 agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs
 	$(call MODULE,docs/examples/agents)
 uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
-	export WAYMARK_AXE="$$(sh tools/uicheck.sh $(BIN)/axe-$(AXE_CORE_VERSION) $(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
+	export WAYMARK_AXE="$$(sh tools/npm.sh $(BIN)/axe-$(AXE_CORE_VERSION) axe-core/axe.min.js axe-core@$(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
 agentcheck: $(GOTESTSUM) ## kill Claude Code and Codex, from npm, under waymark agent, with scripted models (FULL=1: 100 and 30 kills)
 	export WAYMARK_CLAUDE="$$(sh tools/agentcheck.sh $(BIN)/claude-$(CLAUDE_CODE_VERSION) @anthropic-ai/claude-code $(CLAUDE_CODE_VERSION) claude)" \
 		WAYMARK_CODEX="$$(sh tools/agentcheck.sh $(BIN)/codex-$(CODEX_VERSION) @openai/codex $(CODEX_VERSION) codex)" $(if $(FULL),WAYMARK_E2E_FULL=1); \
 	[ -n "$$WAYMARK_CLAUDE$$WAYMARK_CODEX" ] || $(call NOT_TESTED,npm cannot fetch Claude Code and Codex); \
 	$(TEST) -count=1 ./internal/cli/agent
+frameworkcheck: $(GOTESTSUM) ## kill programs of LangGraph, OpenAI Agents and the AI SDK, from npm, under waymark worker
+	export WAYMARK_FRAMEWORKS="$$(sh tools/npm.sh $(BIN)/frameworks-$(LANGGRAPH_VERSION)-$(OPENAI_AGENTS_VERSION)-$(AI_SDK_VERSION) "" @langchain/langgraph@$(LANGGRAPH_VERSION) \
+		@langchain/core@$(LANGCHAIN_CORE_VERSION) @openai/agents-core@$(OPENAI_AGENTS_VERSION) ai@$(AI_SDK_VERSION))"; \
+	[ -n "$$WAYMARK_FRAMEWORKS" ] || $(call NOT_TESTED,npm cannot fetch LangGraph OpenAI Agents and the AI SDK); \
+	$(TEST) -count=1 -run Frameworks ./internal/adapter/worker
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
 	cd tools/bench && $(TEST) $(SHORT) ./...
 bench-race: $(GOTESTSUM) ## run all tests of tools/bench under the race detector
