@@ -53,9 +53,7 @@ type cli struct {
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
 	AgentCmd agent.Cmd          `cmd:"" name:"agent" help:"Run Claude Code or Codex, recorded call by call."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
-	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
 
-	Complete     completeCmd      `cmd:"" hidden:"" name:"__complete"`
 	DemoChild    childCmd         `cmd:"" hidden:""`
 	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
 }

@@ -292,3 +292,12 @@ const cliOutro = `
 | ` + "`nats/store/`" + ` | JetStream's files |
 | ` + "`$XDG_CONFIG_HOME/nats/context/`" + ` | NATS contexts, shared with the nats command; else ` + "`~/.config/nats/context/`" + ` |
 `
+
+// commandPath is a command as typed, without the program's name.
+func commandPath(n *kong.Node) string {
+	name := n.Name
+	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
+		name = p.Name + " " + name
+	}
+	return name
+}

@@ -94,13 +94,12 @@ var hostileCommands = []hostileCommand{
 
 // notHostile are the commands that print nothing that others chose.
 var notHostile = []string{
-	"serve",     // its log is searched in the same test
-	"demo",      // it makes its runs itself
-	"worker",    // its log is zerolog's, in JSON, or escaped by the same logger as that of serve
-	"ui",        // its pages are shown hostile text by internal/look/inspector and tools/uicheck
-	"fleet add", // the ids that it refuses are in another test
-	"fleet rm",  // it names the fleet's own streams
-	"completion",
+	"serve",                     // its log is searched in the same test
+	"demo",                      // it makes its runs itself
+	"worker",                    // its log is zerolog's, in JSON, or escaped by the same logger as that of serve
+	"ui",                        // its pages are shown hostile text by internal/look/inspector and tools/uicheck
+	"fleet add",                 // the ids that it refuses are in another test
+	"fleet rm",                  // it names the fleet's own streams
 	"agent run",                 // its output is the agent's
 	"agent serve", "agent hook", // its output is for the agent
 }

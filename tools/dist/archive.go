@@ -34,9 +34,6 @@ func (r *release) archive(p platform, binary []byte) error {
 		{name: program, mode: 0o755, data: binary},
 		{name: "THIRD_PARTY_LICENSES.txt", mode: 0o644, data: r.notices},
 		{name: "man/waymark.1", mode: 0o644, data: r.manual},
-		{name: "completions/waymark.bash", mode: 0o644, data: r.completions["bash"]},
-		{name: "completions/_waymark", mode: 0o644, data: r.completions["zsh"]},
-		{name: "completions/waymark.fish", mode: 0o644, data: r.completions["fish"]},
 	}
 	from := []string{"LICENSE", "README.md", "CHANGELOG.md"}
 	if p.os == "linux" {

@@ -1,5 +1,5 @@
-// Command dist makes what a release consists of, in one folder: an archive for each platform with the binary, its licences, its manual page
-// and completion scripts; a list of parts for each platform; .deb and .rpm packages; an OCI image; and the checksums of all.
+// Command dist makes what a release consists of, in one folder: an archive for each platform with the binary, its licences and its manual
+// page; a list of parts for each platform; .deb and .rpm packages; an OCI image; and the checksums of all.
 //
 //	go run -C tools/dist . -out "$PWD/.bin/dist"
 //

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +41,6 @@ type release struct {
 	cyclonedx string
 
 	notices, manual []byte
-	completions     map[string][]byte
 }
 
 // platform is a system with a processor, in Go's words.
@@ -208,19 +206,6 @@ func (r *release) prepare(ctx context.Context, work string) (err error) {
 	}
 	if r.manual, err = os.ReadFile(manual); err != nil {
 		return err
-	}
-	here := filepath.Join(work, "waymark-here")
-	if runtime.GOOS == "windows" {
-		here += ".exe"
-	}
-	if _, err := r.command(ctx, nil, "go", "build", "-o", here, "./cmd/waymark"); err != nil {
-		return err
-	}
-	r.completions = map[string][]byte{}
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if r.completions[shell], err = r.command(ctx, nil, here, "completion", shell); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -33,7 +33,6 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 		"waymark": binary, "waymark.1.gz": manual, "THIRD_PARTY_LICENSES.txt": r.notices,
 		"changelog.yml": fmt.Appendf(nil, "- semver: %s\n  date: %s\n  packager: %s\n  changes:\n    - note: CHANGELOG.md in this directory has the changes.\n",
 			r.version, r.time.Format(time.RFC3339), maintainer),
-		"bash": r.completions["bash"], "zsh": r.completions["zsh"], "fish": r.completions["fish"],
 	}
 	for name, data := range made {
 		if err := os.WriteFile(filepath.Join(stage, name), data, 0o600); err != nil {
@@ -44,8 +43,6 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 	repo := func(name string) string { return filepath.Join(r.root, filepath.FromSlash(name)) }
 	contents := files.Contents{
 		regular(staged("waymark"), "/usr/bin/waymark", 0o755),
-		regular(staged("bash"), "/usr/share/bash-completion/completions/waymark", 0o644),
-		regular(staged("fish"), "/usr/share/fish/vendor_completions.d/waymark.fish", 0o644),
 		// It may name passwords.
 		{Source: repo("deploy/packages/waymark.env"), Destination: "/etc/waymark/waymark.env", Type: files.TypeConfigNoReplace, FileInfo: &files.ContentFileInfo{Mode: 0o640}},
 	}
@@ -58,12 +55,10 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 	}
 	own := map[string]files.Contents{
 		"deb": {
-			regular(staged("zsh"), "/usr/share/zsh/vendor-completions/_waymark", 0o644),
 			regular(repo("deploy/packages/copyright"), "/usr/share/doc/waymark/copyright", 0o644),
 			regular(staged("THIRD_PARTY_LICENSES.txt"), "/usr/share/doc/waymark/THIRD_PARTY_LICENSES.txt", 0o644),
 		},
 		"rpm": {
-			regular(staged("zsh"), "/usr/share/zsh/site-functions/_waymark", 0o644),
 			{Source: repo("LICENSE"), Destination: "/usr/share/licenses/waymark/LICENSE", Type: files.TypeRPMLicense, FileInfo: &files.ContentFileInfo{Mode: 0o644}},
 			{
 				Source: staged("THIRD_PARTY_LICENSES.txt"), Destination: "/usr/share/licenses/waymark/THIRD_PARTY_LICENSES.txt", Type: files.TypeRPMLicense,

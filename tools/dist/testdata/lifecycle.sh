@@ -92,7 +92,6 @@ install_version 0.1.0
 [ "$(getent passwd waymark | cut -d: -f6,7)" = "$state:/usr/sbin/nologin" ] || die "user: $(getent passwd waymark)"
 waymark --version | grep -w v0.1.0 || die "version"
 zcat /usr/share/man/man1/waymark.1.gz | grep -qi '^.TH "*waymark"* "*1' || die "no manual"
-sh -n /usr/share/bash-completion/completions/waymark 2>/dev/null || bash -n /usr/share/bash-completion/completions/waymark || die "completion"
 if [ "$mode" = systemd ]; then
 	systemd-analyze verify --man=no $unit /usr/lib/systemd/system/waymark-joined.service || die "a unit is not valid"
 	! systemctl --quiet is-active waymark || die "it started without being told to"
