@@ -184,54 +184,13 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	require.Contains(t, page, "Forked asks at end as asks-2")
 }
 
-func TestUI_OtherAddress_NeedsTLSAndAToken(t *testing.T) {
+func TestUI_OtherAddress_IsRefused(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	short, long := filepath.Join(dir, "short"), filepath.Join(dir, "long")
-	require.NoError(t, os.WriteFile(short, []byte("s3cret"), 0o600))
-	require.NoError(t, os.WriteFile(long, []byte(strings.Repeat("s3cret", 5)+"\n"), 0o600))
-	for _, args := range [][]string{
-		{"--listen", "0.0.0.0:0"},
-		{"--listen", "example.org:80"},
-		{"--listen", "[::]:0", "--token-file", long},
-		{"--listen", "127.0.0.1"},
-		{"--https-cert", long}, // a loopback address
-		{"--listen", "127.0.0.2:0"},
-		{"--listen", "0.0.0.0:0", "--https-cert", long, "--token-file", long},
-		{"--token-file", short},
-		{"--https-cert", long, "--https-key", long},
-		{"--listen", "0.0.0.0:0", "--https-cert", long, "--https-key", long, "--token-file", long},
-	} {
-		code, text := command(t, dir, append([]string{"ui"}, args...)...)
-		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)
+	for _, address := range []string{"0.0.0.0:0", "example.org:80", "[::]:0", "127.0.0.1", "127.0.0.2:0"} {
+		code, text := command(t, t.TempDir(), "ui", "--listen", address)
+		require.Equal(t, int(failure.Usage), code, "%v: %s", address, text)
 		require.Contains(t, text, "hint: ")
-		require.NotContains(t, text, "s3cret")
 	}
-}
-
-func TestUI_TokenFile_LetsInByAFormAndIsNeverPrinted(t *testing.T) {
-	t.Parallel()
-	w := storied(t)
-	token := strings.Repeat("canary-", 5)
-	file := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
-	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
-	b := browse(t, getenv, "--token-file", file)
-	require.NotContains(t, b.url, "enter")
-	for range 2 {
-		jar, err := cookiejar.New(nil)
-		require.NoError(t, err)
-		b.Jar = jar
-		response, err := b.Get(b.url + "/")
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.Equal(t, http.StatusUnauthorized, response.StatusCode)
-		response, err = b.PostForm(b.url+"/enter", url.Values{"token": {token}})
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.Contains(t, b.page("/run/fix-login"), "taken over")
-	}
-	require.NotContains(t, b.out.String(), "canary")
 }
 
 // A colleague may paste the commands of the pages: they name no file of the viewer.

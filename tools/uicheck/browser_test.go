@@ -64,7 +64,7 @@ func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.Config{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
-	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
+	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Now: w.Now})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
 	port := s.server.URL[strings.LastIndexByte(s.server.URL, ':'):]

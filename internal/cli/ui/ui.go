@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,12 +28,9 @@ import (
 
 // Cmd is waymark ui.
 type Cmd struct {
-	Listen    string            `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others need a certificate and a token file."`
+	Listen    string            `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1)."`
 	ReadOnly  bool              `help:"Show no buttons, whatever the credentials allow."`
 	NoContent bool              `help:"Hide messages, arguments, results and questions."`
-	Cert      string            `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
-	Key       string            `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
-	TokenFile string            `type:"path" placeholder:"FILE" help:"File with a token for viewers, 16 characters or more."`
 	Also      map[string]string `placeholder:"FLEET=CONTEXT" mapsep:"none" help:"Show this fleet, too, by a NATS context (name or path); may be repeated."`
 	By        string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
@@ -47,16 +42,12 @@ func (Cmd) Help() string {
 
 With --also each page has a switch between the fleets, with what is stuck and what needs you.
 
-Examples:
-  waymark --context payments ui --also search=search
-  waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
+Example:
+  waymark --context payments ui --also search=search`
 }
 
 // readers are the inbox prefixes of the roles that may not act for a person.
 var readers = map[string]bool{access.InboxPrefix(access.Observer): true, access.InboxPrefix(access.Executor): true}
-
-// leastToken is the least length of a token from a file.
-const leastToken = 16
 
 // ready is the output line: the address of the pages, or the file that has it.
 type ready struct {
@@ -137,8 +128,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	token, secured, err := c.secrets()
-	if err != nil {
+	if err := c.local(); err != nil {
 		return err
 	}
 	for name := range c.Also {
@@ -146,7 +136,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 			return failure.New(failure.Usage, "name each other fleet once: --also FLEET=CONTEXT", "--also %s: it is no name of another fleet", name)
 		}
 	}
-	config := inspector.Config{By: by, NoContent: c.NoContent, Token: token, Local: secured == nil, Now: a.Now}
+	config := inspector.Config{By: by, NoContent: c.NoContent, Now: a.Now}
 	if config, err = c.fleet(ctx, a, config); err != nil {
 		return err
 	}
@@ -160,21 +150,12 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	var pages *inspector.Inspector
 	var door *entrance
 	address := func() string {
-		if secured != nil {
-			return "https://" + listener.Addr().String()
-		}
 		_, port, _ := net.SplitHostPort(listener.Addr().String())
-		at := "http://" + net.JoinHostPort(pages.Host(), port)
-		if token == "" {
-			at += "/enter?t=" + pages.NewToken()
-		}
-		return at
+		return "http://" + net.JoinHostPort(pages.Host(), port) + "/enter?t=" + pages.NewToken()
 	}
-	if token == "" {
-		config.Used = func() {
-			if err := door.next(address()); err != nil {
-				_ = a.Say(a.Stderr, "no address for another browser: %v", err) // a closed terminal needs none
-			}
+	config.Used = func() {
+		if err := door.next(address()); err != nil {
+			_ = a.Say(a.Stderr, "no address for another browser: %v", err) // a closed terminal needs none
 		}
 	}
 	if pages, err = inspector.New(config); err != nil {
@@ -187,9 +168,6 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		pages.Close()
 		return errors.Join(err, listener.Close())
-	}
-	if secured != nil {
-		listener = tls.NewListener(listener, secured)
 	}
 	var others sync.WaitGroup
 	ctx, end := context.WithCancel(ctx)
@@ -292,38 +270,15 @@ func serve(ctx context.Context, pages *inspector.Inspector, listener net.Listene
 	return nil
 }
 
-// secrets reads the token and the certificate. It refuses an address that requires them if they are missing.
-func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
+// local refuses an address that other machines reach, or that browsers do not look for.
+func (c Cmd) local() error {
 	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return "", nil, failure.New(failure.Usage, "write host and port, such as 127.0.0.1:0", "--listen %q is not an address", c.Listen)
-	}
-	local := host == "localhost" || base.IsLoopback(net.JoinHostPort(host, "0"))
 	switch {
-	case !local && (c.Cert == "" || c.Key == "" || c.TokenFile == ""):
-		return "", nil, failure.New(failure.Usage, "set all three, or listen on 127.0.0.1 and reach it through ssh -L",
-			"--listen %s is reachable from other machines: it needs --https-cert, --https-key and --token-file", c.Listen)
-	case local && (c.Cert != "" || c.Key != ""):
-		return "", nil, failure.New(failure.Usage, "leave --https-cert and --https-key out",
-			"--listen %s is a loopback address, where the pages have a host of their own, and no certificate is for that", c.Listen)
-	case local && host != "localhost" && host != "127.0.0.1" && host != "::1":
-		return "", nil, failure.New(failure.Usage, "listen on 127.0.0.1 or ::1", "--listen %s: browsers look for the host of the pages at 127.0.0.1 and ::1", c.Listen)
+	case err != nil:
+		return failure.New(failure.Usage, "write host and port, such as 127.0.0.1:0", "--listen %q is not an address", c.Listen)
+	case host != "localhost" && host != "127.0.0.1" && host != "::1":
+		return failure.New(failure.Usage, "listen on 127.0.0.1 or ::1; from another machine, reach it through ssh -L",
+			"--listen %s: browsers look for the host of the pages at 127.0.0.1 and ::1", c.Listen)
 	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return "", nil, failure.New(failure.Usage, "name a certificate and its key, as PEM", "the certificate cannot be used: %v", err)
-		}
-		secured = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	}
-	if c.TokenFile != "" {
-		text, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return "", nil, failure.New(failure.NotFound, "name a file with a token", "%v", err)
-		}
-		if token = strings.TrimSpace(string(text)); len(token) < leastToken {
-			return "", nil, failure.New(failure.Usage, "create one with: openssl rand -hex 32", "the token of --token-file has fewer than %d characters", leastToken)
-		}
-	}
-	return token, secured, nil
+	return nil
 }

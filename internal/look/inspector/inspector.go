@@ -35,11 +35,7 @@ type Config struct {
 	By string
 	// Acts: pages have buttons. NoContent: they show no messages, arguments, results and questions.
 	Acts, NoContent bool
-	// Local: the address is a loopback one, and browsers know it as [Inspector.Host]. Any other is reached by TLS.
-	Local bool
-	// Token is a reusable token; if it is empty, [Inspector.NewToken] makes single-use tokens.
-	Token string
-	// Used is called after each use of a single-use token; nil for no call.
+	// Used is called after each use of a token; nil for no call.
 	Used func()
 	// Now is the clock for ages.
 	Now func() time.Time
@@ -72,10 +68,10 @@ type Inspector struct {
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), fleets: new(fleets), door: &door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token, secure: !cfg.Local}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), fleets: new(fleets), door: &door{name: "waymark-ui-" + rand.Text()[:8]}}
 	if cfg.First != nil {
 		s.below(cfg.First)
-	} else if cfg.Local {
+	} else {
 		s.door.host = strings.ToLower(rand.Text()) + ".localhost"
 	}
 	var err error
@@ -108,8 +104,8 @@ func New(cfg Config) (*Inspector, error) {
 	return s, nil
 }
 
-// Host is the only host name under which a local inspector shows its pages; empty for one that is not local. Browsers
-// resolve it to the loopback addresses. It is as secret as a token.
+// Host is the only host name under which an inspector shows its pages. Browsers resolve it to the loopback addresses. It
+// is as secret as a token.
 func (s *Inspector) Host() string { return s.door.host }
 
 // Close ends the live pages.
@@ -129,7 +125,7 @@ func (s *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	why := httpguard.Refusal(r, false)
-	if host, _, _ := strings.Cut(r.Host, ":"); s.Local && !strings.EqualFold(host, s.door.host) {
+	if host, _, _ := strings.Cut(r.Host, ":"); !strings.EqualFold(host, s.door.host) {
 		why = "this is not the address of the pages: open the one that waymark ui gave you"
 	}
 	if why != "" {

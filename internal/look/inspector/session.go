@@ -14,15 +14,11 @@ import (
 
 // door lets viewers in. A token becomes a cookie.
 type door struct {
-	// host of the pages on a loopback address; empty for another address. Browsers send a cookie to every port of a
-	// host, and programs of others listen on this machine, so each process has a host whose name no other program knows.
+	// host of the pages. Browsers send a cookie to every port of a host, and programs of others listen on this machine, so
+	// each process has a host whose name no other program knows.
 	host string
-	// name of the session's cookie: processes that share a host have their own.
+	// name of the session's cookie.
 	name string
-	// secure: the cookie is for TLS alone.
-	secure bool
-	// standing is the reusable token; empty for none.
-	standing string
 
 	mu sync.Mutex
 	// tokens are unused single-use tokens; sessions are open. The latest is last.
@@ -47,19 +43,17 @@ func (s *Inspector) NewToken() string {
 func latest(list []string) []string { return list[max(len(list)-kept, 0):] }
 
 // enters uses a token, and returns the new session; empty for a wrong token.
-func (d *door) enters(token string) (session string, once bool) {
+func (d *door) enters(token string) (session string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.tokens, func(t string) bool { return same(t, token) })
-	switch {
-	case i >= 0:
-		d.tokens, once = slices.Delete(d.tokens, i, i+1), true
-	case !same(d.standing, token):
-		return "", false
+	if i < 0 {
+		return ""
 	}
+	d.tokens = slices.Delete(d.tokens, i, i+1)
 	session = rand.Text()
 	d.sessions = latest(append(d.sessions, session))
-	return session, once
+	return session
 }
 
 // knows reports whether a request has a session's cookie.
@@ -74,7 +68,7 @@ func (d *door) knows(r *http.Request) bool {
 }
 
 func (d *door) cookie(name, value string) *http.Cookie {
-	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: d.secure}
+	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
 // say shows a message on the next page, once.
@@ -100,25 +94,21 @@ func (d *door) said(w http.ResponseWriter, r *http.Request) string {
 	return text
 }
 
-// enter takes the token, from the printed address or from the form. Its page loads the fleet by script: after a redirect
+// enter takes the token from the printed address. Its page loads the fleet by script: after a redirect
 // from another site the browser would not send a strict cookie.
 func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	v := s.view("Waymark", "", "")
 	token := r.URL.Query().Get("t")
-	if r.Method == http.MethodPost {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		token = strings.TrimSpace(r.PostFormValue("token"))
-	}
-	session, once := s.door.enters(token)
+	session := s.door.enters(token)
 	switch {
 	case session != "":
 		http.SetCookie(w, s.door.cookie(s.door.name, session))
 		v.Body = "/"
 		s.render(w, http.StatusOK, "entered", v)
-		if once && s.Used != nil {
+		if s.Used != nil {
 			s.Used()
 		}
-	case token == "" && r.Method == http.MethodGet:
+	case token == "":
 		s.render(w, http.StatusOK, "enter", v)
 	default:
 		s.trouble(w, r, failure.New(failure.Refused, "open the address that waymark ui gave last: each lets one browser in", "this token is not valid, or was used"))
