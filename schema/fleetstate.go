@@ -62,9 +62,7 @@ type FleetReply struct {
 	Pauses []Pause `json:"pauses,omitzero"`
 	// Webhook is the state of the replica's own posts; absent for one that posts nothing.
 	Webhook *FleetWebhook `json:"webhook,omitzero"`
-	// Recovery counts the replica's own takeovers.
-	Recovery FleetRecovery `json:"recovery"`
-	Shards   []ShardState  `json:"shards"`
+	Shards  []ShardState  `json:"shards"`
 }
 
 // FleetRuns counts the runs of a fleet that have not ended.
@@ -93,38 +91,24 @@ type FleetWebhook struct {
 	Why          string `json:"why,omitzero"`
 }
 
-// FleetRecovery counts the takeovers by a replica since it started.
-type FleetRecovery struct {
-	Count int64 `json:"count"`
-	// LastMS is how long the last takeover took, from the request's arrival to the last reply, in milliseconds;
-	// LastRun and LastAt are its run and its time, RFC 3339.
-	LastMS  float64 `json:"last_ms,omitzero"`
-	LastRun string  `json:"last_run,omitzero"`
-	LastAt  string  `json:"last_at,omitzero"`
-}
-
 // ShardState is the state of a shard of a fleet.
 type ShardState struct {
 	Shard int `json:"shard"`
 	// Worker is the replica that holds the shard's lease; empty if it is free. A dead worker holds it until it
 	// expires.
 	Worker string `json:"worker,omitzero"`
-	// Position up to which the shard is folded, and when the fold worker wrote it, RFC 3339; Last is the log's last
-	// stream sequence, barriers included.
+	// Position up to which the shard is folded; Last is the log's last stream sequence, barriers included.
 	Position StreamSequence `json:"position"`
-	FoldedAt string         `json:"folded_at,omitzero"`
 	Last     StreamSequence `json:"last"`
-	// Waiting counts the accepted events that are not checkpointed yet; WaitingSince is when the oldest of them was
-	// stored, by the server's clock, RFC 3339, and WaitingMS how long ago that is, in milliseconds.
-	Waiting      int64  `json:"waiting"`
-	WaitingSince string `json:"waiting_since,omitzero"`
-	WaitingMS    int64  `json:"waiting_ms"`
-	// LogBytes and LogMessages in the event stream; QuotaBytes is its size for executors, 0 if it has none, and
-	// LimitBytes the limit to which the daemon has raised it.
-	LogBytes    int64  `json:"log_bytes"`
-	LogMessages uint64 `json:"log_messages"`
-	QuotaBytes  int64  `json:"quota_bytes"`
-	LimitBytes  int64  `json:"limit_bytes"`
+	// Waiting counts the accepted events that are not checkpointed yet; WaitingMS is how long ago the oldest of them was
+	// stored, by the server's clock, in milliseconds.
+	Waiting   int64 `json:"waiting"`
+	WaitingMS int64 `json:"waiting_ms"`
+	// LogBytes in the event stream; QuotaBytes is its size for executors, 0 if it has none, and LimitBytes the limit to
+	// which the daemon has raised it.
+	LogBytes   int64 `json:"log_bytes"`
+	QuotaBytes int64 `json:"quota_bytes"`
+	LimitBytes int64 `json:"limit_bytes"`
 	// SegmentBytes and CheckpointBytes stored now, and the shard's share of the fleet's blobs. Each may have the quota.
 	SegmentBytes    int64 `json:"segment_bytes"`
 	CheckpointBytes int64 `json:"checkpoint_bytes"`

@@ -137,15 +137,14 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams ma
 	if s.Worker, err = kvstore.Holder(ctx, js, kvstore.FoldLease(names)); err != nil {
 		return err
 	}
-	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, max(log.Last, mark.Position.Stream), mark.Totals
-	s.LogBytes, s.LogMessages, s.LimitBytes = log.Bytes, log.Messages, log.Limit
+	s.Position, s.Last, s.Totals = mark.Position.Stream, max(log.Last, mark.Position.Stream), mark.Totals
+	s.LogBytes, s.LimitBytes = log.Bytes, log.Limit
 	if s.QuotaBytes = store.Settings().QuotaBytes; s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
 	}
 	s.SegmentBytes, s.CheckpointBytes = usage["KV_"+names.SegmentBucket()].Bytes, usage["KV_"+names.CheckpointBucket()].Bytes
 	s.BlobBytes = usage["OBJ_"+schema.BlobBucket(names.Fleet)].Bytes / int64(len(l.svc.routing.shards))
 	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
-		s.WaitingSince = schema.FormatTime(waiting.Stored)
 		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)
 	}
 	return nil
@@ -167,7 +166,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(seen.at), Shards: seen.shards, Proven: s.cfg.Proof != nil,
 		Runs:   schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Paused: runs.Paused, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
-		Pauses: s.liveRuns.Pauses(), Recovery: s.stats.Recovery.last(), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
+		Pauses: s.liveRuns.Pauses(), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Webhook != nil {
 		reply.Webhook = s.cfg.Webhook()

@@ -37,18 +37,14 @@ func TestTotals_ShardWithoutWorker_ReportsWaitingEvents(t *testing.T) {
 	s := look()
 	require.Zero(t, s.Waiting)
 	require.Zero(t, s.WaitingMS)
-	require.Empty(t, s.WaitingSince)
 	require.Empty(t, s.Worker)
 	require.EqualValues(t, 256<<20, s.QuotaBytes)
 
-	began := time.Now()
 	x := w.aRun("run-1", 3, 100)
 	s = look()
 	require.EqualValues(t, len(x.Acked), s.Waiting)
-	since, err := time.Parse(time.RFC3339Nano, s.WaitingSince)
-	require.NoError(t, err)
-	require.WithinDuration(t, began, since, time.Minute)
 	require.Positive(t, s.WaitingMS)
+	require.Less(t, s.WaitingMS, time.Minute.Milliseconds())
 	require.Zero(t, s.Position)
 	require.Positive(t, s.LogBytes)
 
@@ -61,7 +57,6 @@ func TestTotals_ShardWithoutWorker_ReportsWaitingEvents(t *testing.T) {
 	s = look()
 	require.NotEmpty(t, s.Worker)
 	require.Equal(t, x.Acked[len(x.Acked)-1].Stream, s.Position)
-	require.NotEmpty(t, s.FoldedAt)
 	require.Positive(t, s.CheckpointBytes)
 	stop()
 	s = look()
@@ -173,20 +168,16 @@ func TestFleetVerb_AnsweringReplica_Named(t *testing.T) {
 	first := ask()
 	require.Equal(t, "default", first.Fleet)
 	require.Equal(t, "service-1", first.Replica)
-	require.Zero(t, first.Recovery)
 	w.recover("run-1", takeover("executor-2", "req-1"))
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRecover, "unknown", takeover("executor-2", "req-2")).Code)
-	var reply *schema.FleetReply
-	require.Eventually(t, func() bool {
-		reply = ask()
-		return reply.Recovery.Count > 0
-	}, time.Minute, time.Millisecond)
-	require.EqualValues(t, 1, reply.Recovery.Count, "what was refused is no recovery")
-	require.Equal(t, "run-1", reply.Recovery.LastRun)
-	require.NotEmpty(t, reply.Recovery.LastAt)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(w.svc.Stats().Recovery.Took)
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	require.EqualValues(t, 1, families[0].GetMetric()[0].GetHistogram().GetSampleCount())
+	registry.MustRegister(w.svc.Stats().Recovery)
+	var took uint64
+	require.Eventually(t, func() bool { // it is counted behind the reply
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		took = families[0].GetMetric()[0].GetHistogram().GetSampleCount()
+		return took > 0
+	}, time.Minute, time.Millisecond)
+	require.EqualValues(t, 1, took, "what was refused is no recovery")
 }

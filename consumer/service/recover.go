@@ -277,7 +277,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		}
 	})
 	if err == nil && req.After == "" {
-		s.stats.Recovery.observe(r.Run, t.arrived, s.now())
+		s.stats.Recovery.Observe(max(s.now().Sub(t.arrived), 0).Seconds())
 	}
 	return err
 }

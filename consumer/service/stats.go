@@ -3,6 +3,8 @@ package service
 import (
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,8 +25,9 @@ type Stats struct {
 	// Working and Queued requests now.
 	Working, Queued atomic.Int64
 
-	// Recovery tells how long takeovers took.
-	Recovery RecoveryStats
+	// Recovery has the durations of answered takeovers: from the request's arrival to the last reply, with view events at
+	// the client's pace.
+	Recovery prometheus.Histogram
 
 	errors map[schema.Code]*atomic.Int64
 }
@@ -39,7 +42,12 @@ var codes = []schema.Code{
 }
 
 func newStats(fleet string) *Stats {
-	s := &Stats{Recovery: newRecoveryStats(fleet), errors: make(map[schema.Code]*atomic.Int64, len(codes))}
+	s := &Stats{errors: make(map[schema.Code]*atomic.Int64, len(codes)), Recovery: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:        "waymark_fleet_recovery_duration_seconds",
+		Help:        "Takeovers, from the request's arrival to the last reply; with content at the client's pace.",
+		ConstLabels: prometheus.Labels{"fleet": fleet},
+		Buckets:     []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+	})}
 	for _, code := range codes {
 		s.errors[code] = new(atomic.Int64)
 	}

@@ -51,7 +51,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
-	registry.MustRegister(newFleetMetrics(fleet, d.Service()), d.Service().Stats().Recovery.Took)
+	registry.MustRegister(newFleetMetrics(fleet, d.Service()), d.Service().Stats().Recovery)
 	registerHeartbeats(registry, fleet, d.Heartbeats(), d.Settings())
 	if d.Activity() != nil {
 		registry.MustRegister(d.Activity())
