@@ -105,16 +105,6 @@ type Overdue struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// OverdueData is the data of run.overdue. The daemon that folds the shard publishes it to observers, once for each
-// overdue attempt. Another daemon that takes over the shard publishes it again with the same event id, and core NATS
-// may lose it. It is not in the log.
-type OverdueData struct {
-	// Executor that has the run, and its instance.
-	Executor string `json:"executor"`
-	Instance string `json:"instance,omitzero"`
-	Overdue
-}
-
 // Notice tells an executor over core NATS that another client wrote into a run that it has or had, so that it can
 // read at once instead of at its next publish. It may be lost, and only says that there is something to read. A
 // notice with the name [RunClaimable] tells the executor to claim at once, and [EventRefused] that the fold refused an

@@ -62,7 +62,6 @@ const (
 	CheckpointUpdated   = "checkpoint.updated"
 	CheckpointFinalized = "checkpoint.finalized"
 	RunQuarantined      = "run.quarantined"
-	RunOverdue          = "run.overdue"
 	// TurnCreated, TurnUpdated and TurnFinalized report the life of a turn; see [TurnLife].
 	TurnCreated   = "turn.created"
 	TurnUpdated   = "turn.updated"

@@ -1,14 +1,9 @@
 package liveness
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
-
-	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -94,47 +89,4 @@ func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 	}
 	slices.SortStableFunc(list, func(a, b schema.Overdue) int { return schema.ParseTime(a.Since).Compare(schema.ParseTime(b.Since)) })
 	return list
-}
-
-// tellOverdue publishes run.overdue to observers, once for each overdue attempt in the shard. Another daemon that
-// takes over the shard publishes it again with the same id. It is not in the log.
-func (w *Sweeper) tellOverdue() {
-	told := make(map[string]struct{})
-	for run := range w.deps.Heartbeats.overdueRuns() {
-		l, ok := w.deps.LiveRuns.of(w.cfg.Shard, run)
-		if !ok {
-			continue
-		}
-		for _, o := range w.deps.Heartbeats.overdueOf(&l) {
-			id := overdueID(&o)
-			if _, ok := w.told[id]; !ok {
-				w.tell(id, &l, o)
-			}
-			told[id] = struct{}{}
-		}
-	}
-	w.told = told
-}
-
-// overdueID is the id of run.overdue: the same from each daemon.
-func overdueID(o *schema.Overdue) string {
-	of := sha256.Sum256(fmt.Appendf(nil, "%d %q %d %s", o.Turn, o.ToolCallID, o.Occurrence, o.Since))
-	return fmt.Sprintf("%s.%d.overdue.%x", o.Run, o.Epoch, of[:8])
-}
-
-func (w *Sweeper) tell(id string, l *schema.Live, o schema.Overdue) {
-	w.deps.Log.Warn().Str(logkey.Run, o.Run).Str("executor", l.Executor).Int32("turn", o.Turn).Str("tool", o.Tool).Str("call", o.ToolCallID).
-		Str("since", o.Since).Int64("limit_ms", o.LimitMS).Msg("work exceeds its time limit")
-	body, err := json.Marshal(&schema.OverdueData{Executor: l.Executor, Instance: l.Instance, Overdue: o})
-	if err == nil {
-		e := schema.Event{
-			ID: id, Source: schema.Source(w.cfg.Fleet, w.cfg.Holder), Type: schema.TypeOf(schema.RunOverdue), Subject: o.Run,
-			Time: schema.FormatTime(w.deps.Now()), Epoch: o.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
-		}
-		header, data := e.Encode()
-		err = w.deps.JS.Conn().PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(w.cfg.Fleet, schema.RunOverdue, o.Run), Header: header, Data: data})
-	}
-	if err != nil {
-		w.deps.Log.Debug().Err(err).Str(logkey.Run, o.Run).Msg("overdue work not announced")
-	}
 }

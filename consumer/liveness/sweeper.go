@@ -81,8 +81,6 @@ type Sweeper struct {
 	machine func() time.Time
 	// waits: the previous pass found a run whose wait may expire. Only the sweep uses it.
 	waits bool
-	// told are the ids of overdue work that observers know and that still is overdue. Only the sweep uses it.
-	told map[string]struct{}
 }
 
 // NewSweeper returns a sweeper of a shard. Call Run to start it.
@@ -127,7 +125,6 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 	if !heard || !w.deps.Ready() || !w.deps.LiveRuns.syncedShard(w.cfg.Shard) {
 		return nil
 	}
-	w.tellOverdue()
 	// The server's time is only read if a run waits for a limited time.
 	var served time.Time
 	var unknown error
