@@ -18,8 +18,7 @@ import (
 
 // PlanCmd is waymark plan.
 type PlanCmd struct {
-	Run_   string `arg:"" name:"run" help:"Run id."`
-	Reused bool   `help:"Also list reused calls."`
+	Run_ string `arg:"" name:"run" help:"Run id."`
 }
 
 // Help is the text below the flags.
@@ -43,7 +42,7 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	})
 }
 
-func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
+func (PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	h := &s.Head
 	turn := fmt.Sprintf("%d %s", p.Turn.Turn, schema.TurnText(p.Turn.Action))
 	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
@@ -86,11 +85,6 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	if err := printPlanCalls(a, p.Calls); err != nil {
 		return err
 	}
-	if c.Reused {
-		if err := printReused(a, p.Reused); err != nil {
-			return err
-		}
-	}
 	return cmp.Or(printWaits(a, p.Waits), printSignals(a, h.Signals), printValues(a, s.Values), printCommands(a, h, p))
 }
 
@@ -123,20 +117,6 @@ func printPlanCalls(a *base.App, calls []schema.PlanCall) error {
 		return err
 	}
 	return output.Fields(a.Stdout, why...)
-}
-
-func printReused(a *base.App, calls []schema.PlanCall) error {
-	rows := make([][]string, len(calls))
-	for i, c := range calls {
-		rows[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome)}
-	}
-	return printBelow(a, []output.Column{
-		{Title: "turn", Right: true},
-		{Title: "reused call"},
-		{Title: "occ.", Right: true},
-		{Title: "tool", Shrinks: true},
-		{Title: "outcome"},
-	}, rows)
 }
 
 // printCommands prints what a person must do before the run can continue, each command whole on its own line. The
