@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -88,23 +87,8 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 	for _, s := range m.Shards {
 		runs += s.Runs
 	}
-	if err := output.Fields(a.Stdout, "backup", dir, "fleet", m.Fleet, "began", m.Began, "runs", output.Number(runs), "messages", output.Number(m.Messages()),
-		"size", output.Bytes(m.Bytes()), "id", m.ID); err != nil {
-		return err
-	}
-	rows := make([][]string, len(m.Shards))
-	for i, s := range m.Shards {
-		rows[i] = []string{strconv.Itoa(s.Shard), output.Number(uint64(s.Barrier)), output.Number(uint64(s.Cut)), output.Number(s.Runs)}
-	}
-	if _, err := fmt.Fprintln(a.Stdout); err != nil {
-		return err
-	}
-	return output.Table(a.Stdout, []output.Column{
-		{Title: "shard", Right: true},
-		{Title: "began at", Right: true},
-		{Title: "has up to", Right: true},
-		{Title: "runs", Right: true},
-	}, rows)
+	return output.Fields(a.Stdout, "backup", dir, "fleet", m.Fleet, "began", m.Began, "runs", output.Number(runs), "messages", output.Number(m.Messages()),
+		"size", output.Bytes(m.Bytes()), "id", m.ID)
 }
 
 type backupVerifyCmd struct {
