@@ -137,7 +137,7 @@ func runNode(ctx context.Context, settings, metrics string, stdout io.Writer, lo
 		return fmt.Errorf("%s: %w", NodeVariable, err)
 	}
 	cfg := natsd.Config{
-		StateDir: s.StateDir, Port: s.Port, Verbose: true, Options: s.options,
+		StateDir: s.StateDir, Port: s.Port, Options: s.options,
 		// It is stopped while others of its cluster are gone, and may not wait for them.
 		StopTimeout: time.Minute,
 	}

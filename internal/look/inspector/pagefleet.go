@@ -145,8 +145,6 @@ type fleetBody struct {
 	// Pauses of the fleet, and the scope of the filter, by its agent and label, for another one.
 	Pauses []pausing
 	Pause  pausing
-	// Actions that the listed runs may need.
-	Actions []string
 }
 
 // runRow is a line of the list of runs.

@@ -60,9 +60,6 @@ type Config struct {
 
 	// Options changes the server's own options before its start, for measurements and tests. Nil changes none.
 	Options func(*server.Options) `json:"-"`
-
-	// Verbose passes the server's notices to the logger as well, at info level. Default: warnings and errors.
-	Verbose bool
 }
 
 // Validate reports the first field that is out of range, by name and value.

@@ -12,8 +12,7 @@ import (
 // serverLog forwards the server's log lines to zerolog. The text is a field, because it may contain text of a client
 // (its name, a subject): encoded, it cannot forge a line. Traces, which contain payloads, are never forwarded.
 type serverLog struct {
-	logger  zerolog.Logger
-	verbose bool
+	logger zerolog.Logger
 
 	mu    sync.Mutex
 	fatal string // first fatal line: the server logs those and continues, we do not
@@ -30,12 +29,8 @@ func (l *serverLog) text(format string, v []any) string {
 	return strings.TrimSpace(fmt.Sprintf(format, v...))
 }
 
-// Noticef logs details of the server.
-func (l *serverLog) Noticef(format string, v ...any) {
-	if l.verbose {
-		l.logger.Info().Str("detail", l.text(format, v)).Msg("nats server notice")
-	}
-}
+// Noticef leaves notices out.
+func (l *serverLog) Noticef(string, ...any) {}
 
 // Warnf logs a warning.
 func (l *serverLog) Warnf(format string, v ...any) {

@@ -54,7 +54,7 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose, out: make(chan struct{})},
+		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, out: make(chan struct{})},
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if s.layout, err = natsconn.LayoutOf(cfg.StateDir); err != nil {
