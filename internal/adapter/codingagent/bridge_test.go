@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -360,4 +361,40 @@ func TestBridge_ResumedTranscriptLacksAResult_ModelIsTold(t *testing.T) {
 	said := second.hook("SessionStart", map[string]any{"source": "resume", "transcript_path": file})
 	require.Contains(t, said, "(call b): made")
 	require.NotContains(t, said, "(call a)")
+}
+
+func TestBridge_ToolThatAsks_RunsOnceAPersonHasAllowedIt(t *testing.T) {
+	t.Parallel()
+	for decision, want := range map[string]string{schema.DecisionAllow: `"permissionDecision":"allow"`, schema.DecisionDeny: `"permissionDecision":"deny"`} {
+		t.Run(decision, func(t *testing.T) {
+			t.Parallel()
+			w := waymarktest.Start(t)
+			tools := codingagent.Tools{"Bash": {Replay: schema.ReplayHold, Ask: true}}
+			h := bridge(t, w.Fleet("one", func(c *publisher.Config) { c.Policy = tools.Policy() }), codingagent.Claude, tools)
+			read := map[string]any{"tool_name": "Read", "tool_input": map[string]string{}, "tool_use_id": "r"}
+			require.JSONEq(t, `{}`, h.hook("PreToolUse", read), "it needs no permission")
+			said := make(chan string, 1)
+			go func() {
+				_, answer := h.try("PreToolUse", bash("a"))
+				said <- answer
+			}()
+			person := w.Fleet("person", nil)
+			var asked schema.OpenInterrupt
+			require.Eventually(t, func() bool {
+				head, err := person.Head(t.Context(), "s1")
+				if err != nil || len(head.Interrupts) == 0 {
+					return false
+				}
+				asked = head.Interrupts[0]
+				return true
+			}, time.Minute, 10*time.Millisecond)
+			require.Empty(t, said)
+			answer := publisher.Input{InterruptID: asked.InterruptID, EventID: asked.Position.ID, Payload: []byte(`{"decision":"` + decision + `"}`), By: "ann"}
+			require.NoError(t, person.Input(t.Context(), "s1", answer))
+			require.Contains(t, <-said, want)
+			h.hook("PostToolUse", read)
+			h.hook("PostToolUse", bash("a")) // the agent reports nothing of a denied call, and nothing would come of it
+			require.Empty(t, h.bridge.Close().Head().OpenCalls)
+		})
+	}
 }
