@@ -1,18 +1,24 @@
 package examples_test
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -34,6 +40,60 @@ func TestEventsPage_Hash_EqualsEvent(t *testing.T) {
 		require.Equal(t, want, m[1], name)
 	}
 	require.Contains(t, string(text), string(e.Data))
+}
+
+// A writer with the page's rules alone names no turn: the next executor has the key of the page, and the writer is refused.
+func TestEventsPage_RunWrittenByHand_IsTakenOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	nc := w.server.Conn(t)
+	sequence, last := 0, 0
+	write := func(name, data string) (code int) {
+		sequence++
+		attributes := map[string]string{
+			"specversion": "1.0", "source": "/waymark/default/py-1", "type": "io.waymark." + name + ".v1", "subject": "r1",
+			"epoch": "1", "sequence": fmt.Sprintf("%020d", sequence),
+		}
+		msg, content := nats.NewMsg("waymark.events.default.r1"), ""
+		for _, name := range slices.Sorted(maps.Keys(attributes)) {
+			content += name + "=" + attributes[name] + "\n"
+			msg.Header["ce-"+name] = []string{attributes[name]}
+		}
+		id := fmt.Sprintf("r1.1.%d.%.4x", sequence, sha256.Sum256([]byte(content+"\n"+data)))
+		msg.Header["ce-id"], msg.Header["Nats-Msg-Id"] = []string{id}, []string{id}
+		msg.Header["Nats-Expected-Last-Subject-Sequence"] = []string{strconv.Itoa(last)}
+		msg.Data = []byte(data)
+		reply, err := nc.RequestMsg(msg, patience)
+		require.NoError(t, err)
+		var ack struct {
+			Seq   int
+			Error struct {
+				Code int `json:"err_code"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(reply.Data, &ack))
+		last = ack.Seq
+		return ack.Error.Code
+	}
+	for _, e := range [][2]string{
+		{schema.RunStarted, `{"agent":"coder","executor":"py-1"}`},
+		{schema.ToolCalled, `{"tool_call_id":"a","name":"look","replay":"pure"}`},
+		{schema.ToolReturned, `{"tool_call_id":"a","result":1}`},
+		{schema.ToolCalled, `{"tool_call_id":"b","name":"pay","replay":"idempotent"}`},
+	} {
+		require.Zero(t, write(e[0], e[1]))
+	}
+	next := takeOver(t, w.fleet("ex-2", nil))
+	_, err := next.Turn(0).Tool(t.Context(), publisher.ToolCall{ID: "b", Name: "pay", Replay: publisher.Idempotent, Occurrence: 1}, func(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+		require.Equal(t, "r1.1.b.1", inv.IdempotencyKey)
+		return publisher.Result("paid")
+	})
+	require.NoError(t, err)
+	require.Equal(t, 10071, write(schema.ToolReturned, `{"tool_call_id":"b","result":1}`))
+	head, err := w.fleet("reader", nil).Head(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Empty(t, head.OpenCalls)
+	require.Zero(t, head.Counts.DeadLetters+head.Counts.Unknown)
 }
 
 func TestEventsPage_Vocabulary_Complete(t *testing.T) {

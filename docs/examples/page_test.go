@@ -66,7 +66,7 @@ func TestTheCode_OnThePage_EqualsTestedCode(t *testing.T) {
 	}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range append(files, agent, "quickstart/main.go", "shortest/main.go", "request/main.go", "plain.sh", "foreign/executor.py", "workers/courier.py", "workers/own.py",
+	for _, file := range append(files, agent, "quickstart/main.go", "shortest/main.go", "request/main.go", "plain.sh", "workers/courier.py", "workers/own.py",
 		"tested/agent.go", "tested/agent_test.go") {
 		if strings.HasSuffix(file, "_test.go") && filepath.Dir(file) == "." {
 			continue

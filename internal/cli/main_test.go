@@ -91,15 +91,10 @@ func runScripts(t *testing.T, dir string) {
 		Dir:         filepath.Join("testdata", dir),
 		WorkdirRoot: t.TempDir(), // the default is $GOTMPDIR, which is on the disk where the tests' files are in memory
 		Setup: func(env *testscript.Env) error {
-			repository, err := filepath.Abs(filepath.Join("..", ".."))
-			if err != nil {
-				return err
-			}
 			for name, value := range map[string]string{
 				"WAYMARK_STATE_DIR": filepath.Join(env.WorkDir, "state"),
 				"XDG_CONFIG_HOME":   filepath.Join(env.WorkDir, "config"),
 				"HOME":              filepath.Join(env.WorkDir, "home"),
-				"EXAMPLES":          filepath.Join(repository, "docs", "examples"),
 				"WAYMARK_HTTP":      "127.0.0.1:0",
 				"WAYMARK_QUOTA":     "64MiB",
 				"WAYMARK_SILENCE":   "10m",               // the executors of scripts send no heartbeats
