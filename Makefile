@@ -11,8 +11,8 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
-CHECK_FULL := dist-short deploycheck agents agentcheck frameworkcheck uicheck bench-short cross fuzz chaos-check long
-NIGHTLY := vulncheck deploycheck agents agentcheck frameworkcheck uicheck cross fuzz chaos-check race-all bench-race day chaos-inprocess chaos chaos-power soak distcheck
+CHECK_FULL := dist-short deploycheck agents agentcheck frameworkcheck mcpcheck uicheck bench-short cross fuzz chaos-check long
+NIGHTLY := vulncheck deploycheck agents agentcheck frameworkcheck mcpcheck uicheck cross fuzz chaos-check race-all bench-race day chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
@@ -106,6 +106,11 @@ frameworkcheck: $(GOTESTSUM) ## kill programs of LangGraph, OpenAI Agents and th
 		@langchain/core@$(LANGCHAIN_CORE_VERSION) @openai/agents-core@$(OPENAI_AGENTS_VERSION) ai@$(AI_SDK_VERSION))"; \
 	[ -n "$$WAYMARK_FRAMEWORKS" ] || $(call NOT_TESTED,npm cannot fetch LangGraph OpenAI Agents and the AI SDK); \
 	$(TEST) -count=1 -run Frameworks ./internal/adapter/worker
+mcpcheck: $(GOTESTSUM) ## check waymark mcp with the conformance suite and server-everything, from npm (FULL=1: 50 kills of each process)
+	export WAYMARK_MCP_NPM="$$(sh tools/npm.sh $(BIN)/mcp-$(MCP_CONFORMANCE_VERSION)-$(MCP_EVERYTHING_VERSION) "" \
+		@modelcontextprotocol/conformance@$(MCP_CONFORMANCE_VERSION) @modelcontextprotocol/server-everything@$(MCP_EVERYTHING_VERSION))" $(if $(FULL),WAYMARK_E2E_FULL=1); \
+	[ -n "$$WAYMARK_MCP_NPM" ] || $(call NOT_TESTED,npm cannot fetch the conformance suite of MCP); \
+	$(TEST) -count=1 ./internal/cli/mcp
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
 	cd tools/bench && $(TEST) $(SHORT) ./...
 bench-race: $(GOTESTSUM) ## run all tests of tools/bench under the race detector

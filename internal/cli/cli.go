@@ -6,6 +6,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/fleet"
+	"github.com/waymarkio/waymark/internal/cli/mcp"
 	"github.com/waymarkio/waymark/internal/cli/runs"
 	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/cli/storage"
@@ -24,6 +25,7 @@ type cli struct {
 	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with an embedded NATS server unless a server is named."`
 	Start    runs.StartCmd      `cmd:"" help:"Submit a run for an executor of its agent."`
 	Worker   worker.Cmd         `cmd:"" help:"Run an agent that is a program in any language."`
+	MCP      mcp.Cmd            `cmd:"" name:"mcp" help:"Record the tool calls of an MCP client: a proxy of an MCP server."`
 	Runs     runs.Cmd           `cmd:"" help:"List and show runs."`
 	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
 	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to continue."`

@@ -97,6 +97,7 @@ var notHostile = []string{
 	"serve",                     // its log is searched in the same test
 	"demo",                      // it makes its runs itself
 	"worker",                    // its log is zerolog's, in JSON, or escaped by the same logger as that of serve
+	"mcp",                       // it prints what it got; its log is that of worker
 	"ui",                        // its pages are shown hostile text by internal/look/inspector and tools/uicheck
 	"fleet add",                 // the ids that it refuses are in another test
 	"fleet rm",                  // it names the fleet's own streams
