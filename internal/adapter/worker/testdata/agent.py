@@ -1,6 +1,6 @@
 """The agent of the tests: its task is a list of turns, each a list of tools. LEDGER gets a line for each effect.
 Payments and bookings are files named by the key, so that they are made at most once, in one step."""
-import json, os, signal, sys, time
+import json, os, signal, sys, threading, time
 
 sys.path.insert(0, os.environ["CLIENTS"])
 from waymark import Failure, serve
@@ -18,7 +18,8 @@ def moment(name):
             f.write(str(os.getpid()))
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGSTOP if "FREEZE" in os.environ else signal.SIGKILL)
+    # To this thread: one for the process may reach another thread first, and this one would go on for a moment.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if "FREEZE" in os.environ else signal.SIGKILL)
 
 def put(name, key, text):
     """Makes the file of a key, unless there is one. Returns what it says."""
