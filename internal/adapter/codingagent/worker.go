@@ -89,6 +89,9 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 // Serve claims runs of the agent, and runs a session for each, until ctx ends: with args, and the task or a request to go
 // on as its prompt. Each works in the directory that its run names, if it is here, else in the one of this process.
 func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
+	if w.Dialect == Claude && !w.blocks {
+		return failure.New(failure.Usage, "update it to "+Claude.blocks.String(), "this version of claude resumes no session file that waymark writes")
+	}
 	executor, err := w.Fleet.NewExecutor(publisher.ExecutorSpec{
 		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 			w.Dialect.Name: func(context.Context, *publisher.Run) (publisher.Work, error) {
