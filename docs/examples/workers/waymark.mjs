@@ -54,7 +54,7 @@ export class Run {
     call.signal = this.signal;
     if (replay === "hold" || replay === "verify") await begin(own, lines, call, asked);
     let result;
-    try { result = await run(args, call); } catch (e) {
+    try { result = JSON.parse(JSON.stringify(await run(args, call)) ?? "null"); } catch (e) {
       await this.#ask({ error: String(e?.message ?? e), ...e?.fields }, own, lines);
       throw e;
     }
@@ -85,7 +85,7 @@ export function serve(agent, { tools = {}, model, run, ...hello }) {
       answer = e instanceof Stop ? { error: e.message, type: "stopped" } : { error: String(e?.message ?? e), ...e?.fields };
     }
     theirs.delete(m.id);
-    say({ id: m.id, ...answer });
+    try { say({ id: m.id, ...answer }); } catch (e) { say({ id: m.id, error: `the answer is no JSON: ${e.message}` }); }
   };
   const list = Object.entries(tools).map(([name, { run, verify, ...tool }]) => ({ name, ...tool }));
   say({ hello: { protocol: 1, agent, tools: list, ...(run && { own_loop: true }), ...hello } });

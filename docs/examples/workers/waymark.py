@@ -15,7 +15,7 @@ class Failure(Exception):
 
 def _say(line):
     with _lock:
-        _out.write(json.dumps(line) + "\n")
+        _out.write(json.dumps(line, allow_nan=False) + "\n")
         _out.flush()
 
 def _begin(id, lines, answer=None, asked=(0.0, 0.0)):
@@ -57,6 +57,7 @@ class Run:
             _begin(mine, lines, call, asked)
         try:
             result = run(arguments, call)
+            json.dumps(result, allow_nan=False)
         except Exception as e:
             self._ask(mine, lines, error=f"{type(e).__name__}: {e}", **getattr(e, "fields", {}))
             raise
@@ -82,12 +83,13 @@ def serve(agent, tools={}, model=None, run=None, **hello):
                 if m.get("begin"): _begin(m["id"], lines)
                 answer = {"result": tools[m["name"]]["run"](m.get("arguments"), m)}
         except Stop as e: answer = {"error": str(e), "type": "stopped"}
-        except Exception as e: answer = {"error": f"{type(e).__name__}: {e}", **getattr(e, "fields", {})}
+        except (Exception, SystemExit) as e: answer = {"error": f"{type(e).__name__}: {e}", **getattr(e, "fields", {})}
         theirs.pop(m["id"], None)
-        _say({"id": m["id"], **answer})
+        try: _say({"id": m["id"], **answer})
+        except (TypeError, ValueError) as e: _say({"id": m["id"], "error": f"the answer is no JSON: {e}"})
     listed = [{"name": n, **{k: v for k, v in t.items() if not callable(v)}} for n, t in tools.items()]
     _say({"hello": {"protocol": 1, "agent": agent, "tools": listed, **({"own_loop": True} if run else {}), **hello}})
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         m = json.loads(line)
         if "do" in m:
             m["cancelled"], lines = threading.Event(), queue.SimpleQueue()

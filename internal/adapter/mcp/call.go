@@ -60,18 +60,9 @@ func add(m *jsonrpc.Response, name string, value any) *jsonrpc.Response {
 	return m
 }
 
-// clean is JSON that can be recorded: halves of characters, which JavaScript allows, are replaced.
-func clean(text []byte) jsontext.Value {
-	v := jsontext.Value(text)
-	if !v.IsValid() {
-		_ = v.Canonicalize(jsontext.AllowInvalidUTF8(true), jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) // or its reader fails
-	}
-	return v
-}
-
 // decode reads what client or server sent. Names are exact and unique: no server reads other members out of it.
 func decode(text []byte, into any) error {
-	return json.Unmarshal(clean(text), into) //nolint:wrapcheck // it names the member
+	return json.Unmarshal(session.Clean(text), into) //nolint:wrapcheck // it names the member
 }
 
 // failure of a call, as it is recorded.
@@ -153,7 +144,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 			p.inputs[id] = true // the client makes the call again, with the input
 			return m
 		}
-		returned = publisher.ToolResult{Result: []byte(clean(m.Result)), IsError: result.IsError}
+		returned = publisher.ToolResult{Result: []byte(session.Clean(m.Result)), IsError: result.IsError}
 	}
 	failed := s.Return(context.WithoutCancel(ctx), id, returned, err)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -185,7 +186,7 @@ func (l *lines) next() (*said, error) {
 		}
 	}
 	m := new(said)
-	if err := json.Unmarshal(line, m, json.RejectUnknownMembers(true)); err != nil {
+	if err := json.Unmarshal(session.Clean(line), m, json.RejectUnknownMembers(true)); err != nil {
 		shown := line[:min(len(line), shownLine)]
 		return nil, fmt.Errorf("line %d of the program's standard output is no line of the protocol: %w: %q; write logs to standard error", l.n, err, shown)
 	}

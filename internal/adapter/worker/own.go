@@ -20,8 +20,10 @@ type ownRun struct {
 	mu sync.Mutex
 	// calls has the program's requests for calls that it was let begin, by their id: its later lines name them.
 	calls map[string]string
-	// leaves is why the program was told to leave the run: the run waits for a person or a signal.
+	// leaves is why the program was told to leave the run: it waits for a person or a signal, or nothing can be recorded.
 	leaves error
+	// done is closed when the program has left it.
+	done chan struct{}
 }
 
 // drive gives a run to a program and waits until it is done with it.
@@ -39,16 +41,13 @@ func (w *Worker) drive(ctx context.Context, run *publisher.Run) error {
 	}
 	s := session.New(run)
 	defer s.Close()
-	o := &ownRun{session: s, ctx: ctx, calls: make(map[string]string)}
-	w.mu.Lock()
-	w.runs[run.ID()] = o
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.runs, run.ID())
-	}()
-	p, x, err := w.ask(ctx, request{Do: "run", Run: run.ID(), Epoch: run.Epoch(), Task: task, Messages: messages})
+	o := &ownRun{session: s, ctx: ctx, calls: make(map[string]string), done: make(chan struct{})}
+	p, err := w.enter(ctx, run.ID(), o)
+	if err != nil {
+		return err
+	}
+	defer p.leave(run.ID(), o)
+	x, err := p.ask(ctx, request{Do: "run", Run: run.ID(), Epoch: run.Epoch(), Task: task, Messages: messages})
 	if err != nil {
 		return err
 	}
@@ -85,15 +84,42 @@ func (o *ownRun) left() error {
 	return o.leaves
 }
 
+// enter chooses the program for a run. Its lines name the run alone, so it does not get a run that it has not left yet.
+func (w *Worker) enter(ctx context.Context, run string, o *ownRun) (*program, error) {
+	for {
+		p, err := w.pick(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		earlier := p.runs[run]
+		if earlier == nil {
+			p.runs[run] = o
+		}
+		p.mu.Unlock()
+		if earlier == nil {
+			return p, nil
+		}
+		select {
+		case <-earlier.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (p *program) leave(run string, o *ownRun) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.runs, run)
+	close(o.done)
+}
+
 // own handles a request of a program with its own loop.
 func (w *Worker) own(p *program, m *said) {
 	go func() {
-		id := m.text()
-		reply, err := w.reply(id, m)
-		if err != nil {
-			reply = refusal(err)
-		}
-		reply.ID = id
+		reply := w.reply(p, m)
+		reply.ID = m.text()
 		_ = p.send(context.Background(), reply) // it waits for room, or the program has gone
 	}()
 }
@@ -119,35 +145,36 @@ func refusal(err error) (t told) {
 // errRequest is the error of a request that is no request of the protocol.
 var errRequest = errors.New("invalid request")
 
-// reply answers a request of the program, which has the id id.
-func (w *Worker) reply(id string, m *said) (told, error) {
-	w.mu.Lock()
-	o := w.runs[m.Run]
-	w.mu.Unlock()
+// reply answers a request of the program.
+func (w *Worker) reply(p *program, m *said) told {
+	p.mu.Lock()
+	o := p.runs[m.Run]
+	p.mu.Unlock()
 	if o == nil {
-		return told{}, fmt.Errorf("%w: run %.80q is not one that this worker has: name the run in each line about it", errRequest, m.Run)
+		return refusal(fmt.Errorf("%w: run %.80q is not one that this program has: name the run in each line about it", errRequest, m.Run))
 	}
 	if err := o.left(); err != nil && m.Do != "" { // a framework that took the error for a tool's goes on
-		return told{}, err
+		return refusal(err)
 	}
-	t, err := o.reply(id, m)
-	if held, ok := errors.AsType[*publisher.HeldError](err); ok || errors.Is(err, publisher.ErrWaiting) {
+	t, err := o.reply(w, m)
+	if err == nil {
+		return t
+	}
+	if t = refusal(err); t.Stop != "" {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.leaves = err; ok {
-			o.leaves = held
-		}
+		o.leaves = err
 	}
-	return t, err
+	return t
 }
 
-func (o *ownRun) reply(id string, m *said) (t told, err error) {
+func (o *ownRun) reply(w *Worker, m *said) (t told, err error) {
 	run := o.session.Run()
 	switch m.Do {
 	case "": // about a call of its own
-		return o.goOn(id, m)
+		return o.goOn(m.text(), m)
 	case "call":
-		return o.call(id, m)
+		return o.call(w, m)
 	case "say":
 		return t, o.session.Say(o.ctx, m.Messages...)
 	case "ask":
@@ -174,9 +201,9 @@ func (o *ownRun) reply(id string, m *said) (t told, err error) {
 }
 
 // call records a call of the program and says what to do with it.
-func (o *ownRun) call(id string, m *said) (t told, err error) {
+func (o *ownRun) call(w *Worker, m *said) (t told, err error) {
 	begun, result, err := o.session.Call(o.ctx, publisher.ToolCall{
-		ID: m.Call, Name: m.Name, Arguments: []byte(m.Arguments), Replay: m.Replay, SideEffect: m.SideEffect,
+		ID: m.Call, Name: m.Name, Arguments: []byte(m.Arguments), Replay: m.Replay, SideEffect: m.SideEffect, VerifySubject: w.verifySubjectOf(m),
 	})
 	if err != nil {
 		return t, err
@@ -185,7 +212,7 @@ func (o *ownRun) call(id string, m *said) (t told, err error) {
 		return told{Result: []byte(result.Result), IsError: result.IsError, Recorded: true}, nil
 	}
 	o.mu.Lock()
-	o.calls[id] = m.Call
+	o.calls[m.text()] = m.Call
 	o.mu.Unlock()
 	return told{Go: true, WithinMS: begun.Within.Milliseconds(), Key: begun.IdempotencyKey, Epoch: begun.Epoch, Attempt: begun.Attempt}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -42,8 +43,9 @@ type program struct {
 	// last is the id of our latest request, waiting are those without an answer.
 	last    int64
 	waiting map[int64]*exchange
-	// own handles the requests of a program with its own loop.
-	own func(*said)
+	// own handles the requests of a program with its own loop, and runs are those that it has.
+	own  func(*said)
+	runs map[string]*ownRun
 }
 
 // exchange is a request of ours.
@@ -71,7 +73,7 @@ func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.
 		return nil, fmt.Errorf("start of the program: %w", errors.Join(err, from.Close(), to.Close()))
 	}
 	_ = to.Close() // the program has its own
-	p := &program{cmd: cmd, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), gone: make(chan struct{}), waiting: make(map[int64]*exchange)}
+	p := &program{cmd: cmd, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
 	greeted := make(chan struct{})
 	go p.write(in)
 	exited := make(chan struct{})
@@ -194,7 +196,7 @@ func (p *program) busy() int {
 
 // send writes a line.
 func (p *program) send(ctx context.Context, line any) error {
-	text, err := json.Marshal(line)
+	text, err := json.Marshal(line, jsontext.EscapeForJS(true)) // U+2028 ends a line for some readers
 	if err != nil {
 		return fmt.Errorf("line to the program: %w", err)
 	}

@@ -53,14 +53,12 @@ type Worker struct {
 	// programs that run; changed is closed when the list changes.
 	programs []*program
 	changed  chan struct{}
-	// runs of programs with their own loops.
-	runs map[string]*ownRun
 }
 
 // Serve starts the programs and serves the fleet until ctx ends, then stops both in order. It fails at once if the first
 // program does not start; later the programs are started again, after a pause.
 func Serve(ctx context.Context, cfg Config) (err error) {
-	w := &Worker{Config: cfg, changed: make(chan struct{}), runs: make(map[string]*ownRun)}
+	w := &Worker{Config: cfg, changed: make(chan struct{})}
 	first, err := start(ctx, w.Command, w.Stderr, w.Log)
 	if err != nil {
 		return err
@@ -162,8 +160,8 @@ func (w *Worker) change(how func()) {
 	w.changed = make(chan struct{})
 }
 
-// ask sends a request to the program that has the least to do. It waits for one while none runs.
-func (w *Worker) ask(ctx context.Context, r request) (*program, *exchange, error) {
+// pick returns the program that has the least to do. It waits for one while none runs.
+func (w *Worker) pick(ctx context.Context) (*program, error) {
 	for {
 		w.mu.Lock()
 		var p *program
@@ -174,13 +172,23 @@ func (w *Worker) ask(ctx context.Context, r request) (*program, *exchange, error
 		}
 		changed := w.changed
 		w.mu.Unlock()
-		if p == nil {
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return nil, nil, context.Cause(ctx)
-			}
+		if p != nil {
+			return p, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ask sends a request to that program.
+func (w *Worker) ask(ctx context.Context, r request) (*program, *exchange, error) {
+	for {
+		p, err := w.pick(ctx)
+		if err != nil {
+			return nil, nil, err
 		}
 		x, err := p.ask(ctx, r)
 		if errors.Is(err, publisher.ErrLost) {
@@ -260,6 +268,16 @@ func (w *Worker) verifySubject(t *Tool) string {
 		return t.VerifySubject
 	}
 	return "verify." + w.hello.Agent + "." + t.Name
+}
+
+// verifySubjectOf is that of the tool of a call of a program with its own loop; empty if the hello does not list it.
+func (w *Worker) verifySubjectOf(m *said) string {
+	for i := range w.hello.Tools {
+		if t := &w.hello.Tools[i]; t.Name == m.Name {
+			return w.verifySubject(t)
+		}
+	}
+	return ""
 }
 
 // verify asks a program about a call in doubt.

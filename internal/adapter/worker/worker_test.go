@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -209,6 +210,55 @@ func (b *bench) settle(run string) {
 	}
 	_, err := b.w.Fleet("ann", nil).Settle(b.t.Context(), run, request)
 	require.NoError(b.t, err)
+}
+
+// What is no JSON is a failure of the tool, and what is half a character is replaced.
+func TestServe_OddAnswers_AreRecorded(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		for mode, status := range map[string]schema.Status{"LOOP=1": schema.StatusCompleted, "OWN=1": schema.StatusFailed} {
+			b := newBench(t, mode)
+			b.work("one", command)
+			b.submit("r1", `[["half"],["odd"]]`)
+			require.Equal(t, status, b.w.Ended("r1").Status, "%s: it is an error of the program's own loop", mode)
+			calls := b.w.State("r1").Calls
+			require.Len(t, calls, 2)
+			require.JSONEq(t, `"half a character: \ufffd"`, string(calls[0].Result), mode)
+			require.Equal(t, schema.OutcomeFailed, calls[1].Outcome, mode)
+		}
+	})
+}
+
+// A server that is away fails no run: it is given back, and goes on.
+func TestServe_OwnLoop_ServerAway_RunGoesOn(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: an outage")
+	}
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t, "OWN=1", "TAKES=0.3")
+		var left atomic.Int32
+		b.work("one", command, func(c *worker.Config) {
+			connect := c.Connect
+			c.Connect = func(ctx context.Context, agent string, change func(*publisher.Config)) (*publisher.Fleet, error) {
+				return connect(ctx, agent, func(c *publisher.Config) {
+					change(c)
+					c.PublishTimeout = 500 * time.Millisecond
+				})
+			}
+			c.Spec.OnOutcome = func(string, publisher.Outcome, error) { left.Add(1) }
+		})
+		b.submit("r1", `[["pay"],["pay"],["pay"],["pay"]]`)
+		require.Eventually(t, func() bool { return b.effects()["pay"] > 0 }, time.Minute, 5*time.Millisecond)
+		b.w.Server.Stop()
+		require.Never(t, func() bool { return left.Load() > 0 }, 3*time.Second, 50*time.Millisecond, "it cannot be given back either")
+		b.w.Server.Start()
+		require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+		require.Equal(t, map[string]int{"pay": 4}, b.effects())
+		require.Greater(t, left.Load(), int32(1), "it was given back once")
+	})
 }
 
 func TestServe_Approval_IsAskedOnce(t *testing.T) {

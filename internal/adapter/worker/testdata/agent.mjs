@@ -36,6 +36,8 @@ const effect = (name) => async (args, call) => {
   }
   await moment("after:" + name);
   if (name === "fail") throw new Failure("it is broken", { type: "broken" });
+  if (name === "odd") return { big: 1n };
+  if (name === "half") return "half a character: \ud83d";
   if (name === "slow") await new Promise((resolve) => call.signal.addEventListener("abort", resolve));
   return name + " is done";
 };
@@ -77,11 +79,13 @@ const tools = {
   mail: { replay: "hold", run: effect("mail") },
   charge: { replay: "hold", run: effect("charge"), ask: "May it charge?" },
   fail: { replay: "hold", run: effect("fail") },
+  odd: { replay: "hold", run: effect("odd") },
+  half: { replay: "hold", run: effect("half") },
   slow: { replay: "hold", run: effect("slow") },
 };
 if (OWN) {
   const { book, ...others } = tools;
   serve(AGENT ?? "clerk", { tools: others, run: own });
 } else {
-  serve(AGENT ?? "clerk", { tools, model });
+  serve(AGENT ?? "clerk", { tools, model, system: "It ends no line: \u2028." });
 }

@@ -52,6 +52,10 @@ def effect(name):
         moment("after:" + name)
         if name == "fail":
             raise Failure("it is broken", type="broken")
+        if name == "odd":
+            return {1, 2}
+        if name == "half":
+            return "half a character: \ud83d"
         if name == "slow":
             call["cancelled"].wait()
         return name + " is done"
@@ -89,9 +93,11 @@ TOOLS = {
     "mail": {"replay": "hold", "run": effect("mail")},
     "charge": {"replay": "hold", "run": effect("charge"), "ask": "May it charge?"},
     "fail": {"replay": "hold", "run": effect("fail")},
+    "odd": {"replay": "hold", "run": effect("odd")},
+    "half": {"replay": "hold", "run": effect("half")},
     "slow": {"replay": "hold", "run": effect("slow")},
 }
 if "OWN" in os.environ:
     listed = [{"name": n, **{k: v for k, v in t.items() if not callable(v)}} for n, t in TOOLS.items() if n != "book"]
     serve(os.environ.get("AGENT", "clerk"), {n: t for n, t in TOOLS.items() if n != "book"}, run=own)
-serve(os.environ.get("AGENT", "clerk"), TOOLS, model=model)
+serve(os.environ.get("AGENT", "clerk"), TOOLS, model=model, system="It ends no line: \u2028.")
