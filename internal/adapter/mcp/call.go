@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -114,10 +115,13 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 		}
 		begun, result, err := s.Call(ctx, call)
 		if begun == nil {
-			return p.recorded(ctx, r, s, digest, result, err)
+			return p.recorded(ctx, r, s, id, digest, result, err)
 		}
 		c.Meta = with(c.Meta, keyMeta, begun.IdempotencyKey)
 	}
+	p.mu.Lock()
+	x.guarded = !replay.Rerunnable()
+	p.mu.Unlock()
 	var m *jsonrpc.Response
 	with, err := json.Marshal(c, json.Deterministic(true))
 	if err == nil {
@@ -165,7 +169,10 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 }
 
 // recorded is the answer to a call that does not run now.
-func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Session, digest string, result publisher.ToolResult, err error) *jsonrpc.Response {
+func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Session, id, digest string, result publisher.ToolResult, err error) *jsonrpc.Response {
+	if !errors.Is(err, publisher.ErrHeld) {
+		p.deliver(ctx, s, id)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if held, ok := errors.AsType[*publisher.HeldError](err); ok {
@@ -195,8 +202,45 @@ func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Ses
 	return add(m, recordedMeta, true)
 }
 
+// deliveredKey is the state of a run that lists the settled calls whose outcome a client has got.
+const deliveredKey = "mcp.delivered"
+
+// delivered returns that list.
+func delivered(state *schema.State) (ids []string) {
+	for i := range state.Values {
+		if state.Values[i].Key == deliveredKey {
+			_ = json.Unmarshal(state.Values[i].Value, &ids) // a list of ours
+		}
+	}
+	return ids
+}
+
+// deliver remembers that a client gets the outcome of a call. If that was settled, the next call like it is another one.
+func (p *proxy) deliver(ctx context.Context, s *session.Session, id string) {
+	var ids []string
+	s.Run().View(func(state *schema.State) {
+		for i := range state.Calls {
+			if c := &state.Calls[i]; c.ToolCallID == id && settled(c) && !slices.Contains(delivered(state), id) {
+				ids = append(delivered(state), id)
+			}
+		}
+	})
+	if ids == nil {
+		return
+	}
+	if err := s.Run().SetState(ctx, deliveredKey, ids); err != nil {
+		p.Log.Warn().Err(err).Str("call", id).Msg("the next call like this one gets its outcome")
+	}
+}
+
+// settled reports whether the outcome of a call is that of a settlement.
+func settled(c *schema.Call) bool {
+	return c.Outcome != schema.OutcomeOpen && len(c.Settlements) > 0 && c.Settlements[len(c.Settlements)-1] != schema.SettledRerun
+}
+
 // identify returns the id of a call in its run: the client's, or one of what it calls and how often that was called. A
-// call that was held here, or that an earlier process left in doubt, keeps its id when the client makes it again.
+// call that was held here, or that an earlier process left in doubt, keeps its id when the client makes it again, also
+// once it was settled and no client has its outcome.
 func (p *proxy) identify(s *session.Session, c *params) (id, digest string, named bool) {
 	digest = p.digest(c.Name, c.Arguments)
 	var given string
@@ -213,7 +257,7 @@ func (p *proxy) identify(s *session.Session, c *params) (id, digest string, name
 			switch old := &state.Calls[i]; {
 			case old.ToolCallID == given:
 				named = true
-			case id == "" && old.InDoubt && len(old.Refs) == 0 && p.digest(old.Name, old.Arguments) == digest:
+			case id == "" && (old.InDoubt || settled(old) && !slices.Contains(delivered(state), old.ToolCallID)) && len(old.Refs) == 0 && p.digest(old.Name, old.Arguments) == digest:
 				id = old.ToolCallID
 			}
 		}

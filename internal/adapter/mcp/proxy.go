@@ -81,6 +81,8 @@ type exchange struct {
 	answer    chan *jsonrpc.Response
 	cancelled chan struct{}
 	sent      bool
+	// guarded: what it does must not be done twice, so its outcome is awaited also when the client wants none.
+	guarded bool
 }
 
 // Serve passes messages on until the client has closed its connection, the server has gone, or ctx ends. It finishes and
@@ -236,7 +238,7 @@ func (p *proxy) cancel(r *jsonrpc.Request) (done bool) {
 	default:
 		close(x.cancelled)
 	}
-	if x.sent && (p.Web == nil || p.meta == nil) {
+	if x.sent && (x.guarded || p.Web == nil || p.meta == nil) {
 		return false
 	}
 	x.stop() // it is not sent; or it has no session and is sent by HTTP, where its end cancels it
@@ -275,11 +277,13 @@ func (p *proxy) send(x *exchange, r *jsonrpc.Request) (*jsonrpc.Response, error)
 				return nil, fmt.Errorf("%w: %w", publisher.ErrLost, m.Error)
 			}
 		case <-stop:
-			stop, over = nil, time.After(grace)
+			if stop = nil; !x.guarded {
+				over = time.After(grace)
+			}
 		case <-over:
-			return nil, failure{Type: cancelled, Message: "the call was cancelled, and the server has not answered: it may have had its effect"}
+			return nil, failure{Type: cancelled, Message: "the call was cancelled, and the server has not answered"}
 		case <-ended:
-			if ended = nil; stop != nil {
+			if ended = nil; stop != nil || x.guarded {
 				return nil, fmt.Errorf("%w: the proxy ends", publisher.ErrLost)
 			}
 		case <-gone:

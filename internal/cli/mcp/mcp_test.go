@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli"
+	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
@@ -306,6 +307,27 @@ func TestCall_Held_IsSettledByAPersonAndFoundUnderAnotherID(t *testing.T) {
 	require.Len(t, b.effects("charge"), 1)
 }
 
+// A person settles a call while no proxy runs: the client that makes it again gets the outcome, once.
+func TestCall_SettledBetweenProcesses_IsTheSameCall(t *testing.T) {
+	t.Parallel()
+	b := newBank(t)
+	b.doubt("after", "--run", "r1")
+	s := b.connect(b.command("--run", "r1"))
+	r, err := call(t.Context(), s, "c2", "charge", "Ann")
+	require.Contains(t, text(t, r, err), "waymark settle")
+	require.NoError(t, s.Close())
+	b.decide("r1", "c1")
+	s = b.connect(b.command("--run", "r1"))
+	r, err = call(t.Context(), s, "c3", "charge", "Ann")
+	require.Equal(t, "a person found it [recorded true] [call c1]", text(t, r, err))
+	require.NoError(t, s.Close())
+	s = b.connect(b.command("--run", "r1"))
+	r, err = call(t.Context(), s, "c4", "charge", "Ann") // another one
+	require.Equal(t, "charge Ann", text(t, r, err))
+	require.NoError(t, s.Close())
+	require.Len(t, b.effects("charge"), 2)
+}
+
 func TestCall_VerifyTool_IsAskedAboutADoubt(t *testing.T) {
 	t.Parallel()
 	for place, want := range map[string]string{"before": "charge Ann", "after": `{"Extra":null,"outcome":"done"} [recorded true]`} {
@@ -364,6 +386,9 @@ func TestServe_ClientGoneOrCancelled_CallIsRecorded(t *testing.T) {
 	require.Eventually(t, func() bool { return len(b.effects("charge")) == 2 }, time.Minute, time.Millisecond)
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
+	if !testing.Short() {
+		require.NoError(t, pause.For(t.Context(), 6*time.Second)) // longer than the proxy waits for others that were cancelled
+	}
 	goOn()
 	require.NoError(t, <-closed)
 	runs, err := b.w.Reader().List(t.Context(), schema.ListRequest{})
@@ -372,7 +397,7 @@ func TestServe_ClientGoneOrCancelled_CallIsRecorded(t *testing.T) {
 	state := b.w.State(runs.Runs[0].Run)
 	require.Equal(t, schema.StatusCompleted, state.Head.Status)
 	require.Len(t, state.Calls, 2)
-	require.NotEqual(t, schema.OutcomeOpen, state.Calls[0].Outcome)
+	require.Equal(t, schema.OutcomeReturned, state.Calls[0].Outcome, "it has had its effect")
 	require.Equal(t, schema.OutcomeReturned, state.Calls[1].Outcome)
 }
 
