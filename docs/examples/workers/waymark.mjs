@@ -23,12 +23,12 @@ class Lines {
 }
 
 /** Returns while the tool may begin: within_ms from when that was asked, by both clocks, because a machine may sleep. */
-async function begin(id, lines, answer, asked) {
+async function begin(id, lines, answer, asked, run) {
   while (!answer || Math.max(performance.now() - asked[0], Date.now() - asked[1]) >= answer.within_ms) {
     asked = now();
-    say({ id, begin: true });
+    say({ id, begin: true, run });
     answer = await lines.get();
-    if (!answer.go) throw new Stop(answer.stop ?? "cancelled");
+    if (!answer.go) throw new Stop(answer.stop ?? answer.error ?? "cancelled");
   }
 }
 
@@ -52,11 +52,12 @@ export class Run {
     const call = await this.#ask({ do: "call", call: id, name, arguments: args, replay }, own, lines);
     if (!call.go) return call.result;
     call.signal = this.signal;
-    if (replay === "hold" || replay === "verify") await begin(own, lines, call, asked);
+    if (replay === "hold" || replay === "verify") await begin(own, lines, call, asked, this.id);
     let result;
     try { result = JSON.parse(JSON.stringify(await run(args, call)) ?? "null"); } catch (e) {
-      await this.#ask({ error: String(e?.message ?? e), ...e?.fields }, own, lines);
-      throw e;
+      const fields = { type: e?.name ?? "error", ...e?.fields };
+      await this.#ask({ error: String(e?.message ?? e), ...fields }, own, lines);
+      throw new Failure(String(e?.message ?? e), fields); // as after a restart
     }
     await this.#ask({ result }, own, lines);
     return result;
@@ -72,6 +73,7 @@ export class Run {
 
 /** Works until the worker ends. tools[name] = { replay, run(args, call), verify(call) }. */
 export function serve(agent, { tools = {}, model, run, ...hello }) {
+  if (!model === !run) throw new TypeError("give serve() a model, or a run for a loop of your own");
   const theirs = new Map(), does = {
     model, run: async (m) => ({ output: await run(new Run(m)) }), verify: (m) => tools[m.name].verify(m),
     async tool(m, lines) {
@@ -85,6 +87,7 @@ export function serve(agent, { tools = {}, model, run, ...hello }) {
       answer = e instanceof Stop ? { error: e.message, type: "stopped" } : { error: String(e?.message ?? e), ...e?.fields };
     }
     theirs.delete(m.id);
+    if (typeof answer !== "object" || !answer) answer = { error: `the answer is no object: ${answer}` };
     try { say({ id: m.id, ...answer }); } catch (e) { say({ id: m.id, error: `the answer is no JSON: ${e.message}` }); }
   };
   const list = Object.entries(tools).map(([name, { run, verify, ...tool }]) => ({ name, ...tool }));

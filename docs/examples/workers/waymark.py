@@ -1,8 +1,8 @@
 """A client of "waymark worker" with Python's standard library alone: copy it. Logs go to standard error, print() too."""
 import concurrent.futures, itertools, json, os, queue, sys, threading, time
 
-_out, _lock, _ids, _mine = sys.stdout, threading.Lock(), itertools.count(1), {}
-sys.stdout = sys.stderr
+_out, _lock, _ids, _mine = os.fdopen(os.dup(1), "w"), threading.Lock(), itertools.count(1), {}
+os.dup2(2, 1)  # for print() and for processes that a tool starts
 
 class Stop(BaseException):
     """Leave the run: it waits, was cancelled, or has another executor. Let it pass."""
@@ -18,14 +18,14 @@ def _say(line):
         _out.write(json.dumps(line, allow_nan=False) + "\n")
         _out.flush()
 
-def _begin(id, lines, answer=None, asked=(0.0, 0.0)):
+def _begin(id, lines, answer=None, asked=(0.0, 0.0), **run):
     """Returns while the tool may begin: within_ms from when that was asked, by both clocks, because a machine may sleep."""
     while not answer or max(time.monotonic() - asked[0], time.time() - asked[1]) * 1000 >= answer["within_ms"]:
         asked = (time.monotonic(), time.time())
-        _say({"id": id, "begin": True})
+        _say({"id": id, "begin": True, **run})
         answer = lines.get()
         if not answer.get("go"):
-            raise Stop(answer.get("stop", "cancelled"))
+            raise Stop(answer.get("stop") or answer.get("error") or "cancelled")
 
 class Run:
     """A run of a program with its own loop: id, task, epoch, messages, and cancelled, an event."""
@@ -54,13 +54,14 @@ class Run:
             return call.get("result")
         call["cancelled"] = self.cancelled
         if replay in ("hold", "verify"):
-            _begin(mine, lines, call, asked)
+            _begin(mine, lines, call, asked, run=self.id)
         try:
             result = run(arguments, call)
             json.dumps(result, allow_nan=False)
         except Exception as e:
-            self._ask(mine, lines, error=f"{type(e).__name__}: {e}", **getattr(e, "fields", {}))
-            raise
+            fields = {"type": type(e).__name__, **getattr(e, "fields", {})}
+            self._ask(mine, lines, error=str(e), **fields)
+            raise Failure(str(e), **fields) from e  # as after a restart
         self._ask(mine, lines, result=result)
         return result
 
@@ -73,6 +74,8 @@ class Run:
 
 def serve(agent, tools={}, model=None, run=None, **hello):
     """Works until the worker ends. tools[name] = {"replay": …, "run": f(arguments, call), "verify": f(call)}."""
+    if (model is None) == (run is None):
+        raise TypeError("give serve() a model, or a run for a loop of your own")
     theirs, pool = {}, concurrent.futures.ThreadPoolExecutor(1000)
     def work(m, lines):
         try:

@@ -302,10 +302,10 @@ func (p *proxy) open(ctx context.Context, c *params) (*session.Session, error) {
 	}
 	run, err := p.Fleet.Start(ctx, publisher.RunSpec{ID: id, Agent: "mcp", Task: p.Name})
 	if errors.Is(err, publisher.ErrRunExists) {
-		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{})
+		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{Agent: "mcp"})
 	}
 	if errors.Is(err, publisher.ErrRunEnded) {
-		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{Reason: schema.TakeoverReopen, Agent: "mcp"})
 	}
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the run

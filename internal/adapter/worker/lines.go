@@ -188,7 +188,10 @@ func (l *lines) next() (*said, error) {
 	m := new(said)
 	if err := json.Unmarshal(session.Clean(line), m, json.RejectUnknownMembers(true)); err != nil {
 		shown := line[:min(len(line), shownLine)]
-		return nil, fmt.Errorf("line %d of the program's standard output is no line of the protocol: %w: %q; write logs to standard error", l.n, err, shown)
+		if jsontext.Value(line).IsValid() {
+			return nil, fmt.Errorf("line %d of the program is no line of the protocol: %w: %q", l.n, err, shown)
+		}
+		return nil, fmt.Errorf("line %d of the program's standard output is no JSON: %q; write logs to standard error", l.n, shown)
 	}
 	return m, nil
 }

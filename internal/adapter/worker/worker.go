@@ -308,8 +308,10 @@ func (w *Worker) loop() publisher.Loop {
 	}
 	for i := range h.Tools {
 		t := &h.Tools[i]
+		parameters := t.Parameters.Clone()
+		_ = parameters.Canonicalize() // clients write the same schema with other spaces; another text is refused below
 		l.Tools = append(l.Tools, publisher.Tool{
-			Name: t.Name, Description: t.Description, Parameters: []byte(t.Parameters), Replay: t.Replay, VerifySubject: w.verifySubject(t),
+			Name: t.Name, Description: t.Description, Parameters: []byte(parameters), Replay: t.Replay, VerifySubject: w.verifySubject(t),
 			SideEffect: t.SideEffect, Version: t.Version, Timeout: milliseconds(t.TimeoutMS), Concurrent: t.Concurrent, Run: w.tool,
 		})
 	}
