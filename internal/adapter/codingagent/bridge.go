@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/adapter/session"
@@ -39,6 +40,8 @@ type Config struct {
 // Bridge answers the hooks of one process of an agent.
 type Bridge struct {
 	config Config
+	// heard: a hook was called.
+	heard atomic.Bool
 
 	mu      sync.Mutex
 	id      string // of the session
@@ -125,6 +128,7 @@ func (b *Bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not the input of a hook: "+err.Error(), http.StatusBadRequest)
 		return
 	}
+	b.heard.Store(true)
 	said, err := b.handle(r.Context(), &e)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

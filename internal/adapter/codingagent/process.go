@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -83,7 +84,18 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 		_ = server.Close()
 	}
 	end.run, end.stopped, end.last = bridge.Close(), context.Cause(ctx), bridge.Last()
+	if (end.run == nil || !bridge.heard.Load()) && end.stopped == nil {
+		return nil, failure.New(failure.General, "hooks may be switched off, for example by --bare or disableAllHooks", "%s recorded nothing: no hook was called (%s)", p.Program, exitText(end.exit))
+	}
 	return end, nil
+}
+
+// exitText says how a process has ended.
+func exitText(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
 }
 
 // command is the agent's command line with its hooks, which find the bridge by a file.

@@ -81,7 +81,7 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if end.run == nil {
-		return failure.New(failure.General, "hooks may be switched off, for example by --bare or disableAllHooks", "%s recorded nothing: no hook was called (%v)", w.Program, end.exit)
+		return end.stopped
 	}
 	return w.finish(ctx, end)
 }
@@ -99,7 +99,11 @@ func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
 			},
 		},
 		Capacity: capacity, Grace: 2 * stopLimit,
-		OnOutcome: func(run string, outcome publisher.Outcome, err error) { w.say("run %s: %s (%v)", run, outcome, err) },
+		OnOutcome: func(run string, outcome publisher.Outcome, err error) {
+			if w.say("run %s: %s", run, outcome); err != nil {
+				w.say("run %s: %v", run, err)
+			}
+		},
 	})
 	if err != nil {
 		return err
@@ -150,8 +154,8 @@ func (w *Worker) work(ctx context.Context, run *publisher.Run, args []string) er
 	p.args, p.input = w.Dialect.session(args, p.id, again), strings.NewReader(prompt)
 	end, err := p.wait(ctx)
 	switch {
-	case err != nil:
-		return err
+	case err != nil: // the next worker may be set up better
+		return fmt.Errorf("%w: %w", publisher.ErrConfig, err)
 	case run.Err() != nil:
 		return run.Err()
 	case end.stopped != nil:
@@ -270,7 +274,7 @@ func (w *Worker) finish(ctx context.Context, end *ended) error {
 	case len(open) > 0:
 		err := run.SetState(ctx, ChildKey, open[0].Name)
 		return errors.Join(err, run.Interrupt(ctx, schema.InterruptedPreempted), failure.New(failure.General, "waymark plan "+run.ID(),
-			"%s ended in the middle of a call of %s (%v): look for a running child", w.Program, open[0].Name, end.exit))
+			"%s ended in the middle of a call of %s (%s): look for a running child", w.Program, open[0].Name, exitText(end.exit)))
 	case run.CancelRequested():
 		return run.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled})
 	case end.stopped != nil:
