@@ -105,10 +105,10 @@ func (p *proxy) call(ctx context.Context, x *exchange, r *jsonrpc.Request) *json
 func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c *params, s *session.Session, id, digest string) *jsonrpc.Response {
 	replay := p.policy(ctx, c)
 	p.mu.Lock()
-	goesOn := p.inputs[id]
+	key := p.inputs[id]
 	delete(p.inputs, id)
 	p.mu.Unlock()
-	if !goesOn {
+	if key == "" {
 		call := publisher.ToolCall{ID: id, Name: c.Name, Arguments: []byte(c.Arguments), Replay: replay}
 		if replay == schema.ReplayVerify {
 			call.VerifySubject = verifySubject(s.Run().ID())
@@ -117,8 +117,9 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 		if begun == nil {
 			return p.recorded(ctx, r, s, id, digest, result, err)
 		}
-		c.Meta = with(c.Meta, keyMeta, begun.IdempotencyKey)
+		key = begun.IdempotencyKey
 	}
+	c.Meta = with(c.Meta, keyMeta, key)
 	p.mu.Lock()
 	x.guarded = !replay.Rerunnable()
 	p.mu.Unlock()
@@ -145,7 +146,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 		if result.Type == "input_required" {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.inputs[id] = true // the client makes the call again, with the input
+			p.inputs[id] = key // the client makes the call again, with the input
 			return m
 		}
 		returned = publisher.ToolResult{Result: []byte(session.Clean(m.Result)), IsError: result.IsError}
@@ -266,7 +267,7 @@ func (p *proxy) identify(s *session.Session, c *params) (id, digest string, name
 		return given, digest, true
 	}
 	counted := func() string { return fmt.Sprintf("%.40s-%s.%d", c.Name, digest, p.seen[digest]) }
-	if id == "" && !p.inputs[counted()] {
+	if id == "" && p.inputs[counted()] == "" {
 		p.seen[digest]++
 	}
 	return cmp.Or(id, counted()), digest, false

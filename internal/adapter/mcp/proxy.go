@@ -67,10 +67,10 @@ type proxy struct {
 	tools map[string]schema.Replay
 	meta  map[string]jsontext.Value
 	// seen counts the calls without an id, by digest. owed are calls that were held, by digest: the next call with the
-	// digest is the same one. inputs are calls whose client was asked for input.
+	// digest is the same one. inputs has the keys of calls whose client was asked for input.
 	seen   map[string]int
 	owed   map[string]string
-	inputs map[string]bool
+	inputs map[string]string
 }
 
 // exchange is a request whose answer the proxy waits for.
@@ -90,7 +90,7 @@ type exchange struct {
 func Serve(ctx context.Context, cfg Config) (err error) {
 	p := &proxy{
 		Config: cfg, gone: make(chan struct{}), lost: make(chan error, 1), waits: make(map[jsonrpc.ID]*exchange),
-		seen: make(map[string]int), owed: make(map[string]string), inputs: make(map[string]bool),
+		seen: make(map[string]int), owed: make(map[string]string), inputs: make(map[string]string),
 	}
 	live, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
