@@ -122,7 +122,7 @@ func (b *Bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var e event
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEvent))
 	if err == nil {
-		err = json.Unmarshal(body, &e)
+		err = json.Unmarshal(session.Clean(body), &e)
 	}
 	if err != nil {
 		http.Error(w, "not the input of a hook: "+err.Error(), http.StatusBadRequest)

@@ -93,7 +93,10 @@ func (p *proxy) call(ctx context.Context, x *exchange, r *jsonrpc.Request) *json
 	if err != nil {
 		return said(r, "the call was not recorded, so it was not made: %v", err)
 	}
-	id, digest, named := p.identify(s, &c)
+	id, digest, named, err := p.identify(ctx, s, &c)
+	if err != nil {
+		return said(r, "the call was not made: %v", err)
+	}
 	m := p.outcome(ctx, x, r, &c, s, id, digest)
 	if !named {
 		add(m, callMeta, id)
@@ -194,7 +197,7 @@ func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Ses
 	switch {
 	case ok && failed.Failure.Type == wireError:
 		code, _ := strconv.ParseInt(failed.Failure.Code, 10, 64) // as it was recorded
-		m.Error = &jsonrpc.Error{Code: code, Message: failed.Failure.Message}
+		m.Result, m.Error = nil, &jsonrpc.Error{Code: code, Message: failed.Failure.Message}
 	case ok:
 		m = text(r, failed.Failure.Message, true)
 	case err != nil:
@@ -242,7 +245,7 @@ func settled(c *schema.Call) bool {
 // identify returns the id of a call in its run: the client's, or one of what it calls and how often that was called. A
 // call that was held here, or that an earlier process left in doubt, keeps its id when the client makes it again, also
 // once it was settled and no client has its outcome.
-func (p *proxy) identify(s *session.Session, c *params) (id, digest string, named bool) {
+func (p *proxy) identify(ctx context.Context, s *session.Session, c *params) (id, digest string, named bool, err error) {
 	digest = p.digest(c.Name, c.Arguments)
 	var given string
 	for _, name := range []string{"claudecode/toolUseId", "callId"} { // Claude Code, Codex
@@ -250,27 +253,39 @@ func (p *proxy) identify(s *session.Session, c *params) (id, digest string, name
 			_ = decode(value, &given) // another type is no id
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	id = p.owed[digest]
+	var unanswered []schema.Call
 	s.Run().View(func(state *schema.State) {
 		for i := range state.Calls {
 			switch old := &state.Calls[i]; {
 			case old.ToolCallID == given:
 				named = true
-			case id == "" && (old.InDoubt || settled(old) && !slices.Contains(delivered(state), old.ToolCallID)) && len(old.Refs) == 0 && p.digest(old.Name, old.Arguments) == digest:
-				id = old.ToolCallID
+			case old.Name == c.Name && (old.InDoubt || settled(old) && !slices.Contains(delivered(state), old.ToolCallID)):
+				unanswered = append(unanswered, *old)
 			}
 		}
 	})
+	same := ""
+	for i := range unanswered {
+		old := &unanswered[i]
+		arguments, err := p.Fleet.Field(ctx, old.Refs, "/arguments", old.Arguments)
+		if err != nil {
+			return "", "", false, err //nolint:wrapcheck // it names the field
+		}
+		if same == "" && p.digest(old.Name, arguments) == digest {
+			same = old.ToolCallID
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id = cmp.Or(p.owed[digest], same)
 	if given != "" && (named || id == "") {
-		return given, digest, true
+		return given, digest, true, nil
 	}
 	counted := func() string { return fmt.Sprintf("%.40s-%s.%d", c.Name, digest, p.seen[digest]) }
 	if id == "" && p.inputs[counted()] == "" {
 		p.seen[digest]++
 	}
-	return cmp.Or(id, counted()), digest, false
+	return cmp.Or(id, counted()), digest, false, nil
 }
 
 // digest of a tool of the server and its arguments.

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -90,6 +91,9 @@ func (p *proxy) list(ctx context.Context, meta map[string]jsontext.Value) map[st
 		}{cursor, meta})
 		if err == nil {
 			err = decode(text, &page)
+		}
+		if err == nil && page.Cursor != "" && page.Cursor == cursor {
+			err = errors.New("the server names the same page again")
 		}
 		if err != nil {
 			p.Log.Warn().Err(err).Msg("tools were not listed: their calls are held in doubt")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,14 +16,18 @@ import (
 // Web adds to the SDK's HTTP transport what the SDK does for its own client alone: it names the negotiated version of the
 // protocol in each request, and keeps a stream for messages that belong to no request.
 type Web struct {
-	// Token is the bearer token; empty means none.
+	// Token is the bearer token; empty means none. A server to which the address redirects does not get it.
 	Token   string
+	host    string
 	version atomic.Value // a string
 }
 
 // Transport returns the transport to an address.
-func (w *Web) Transport(url string) mcp.Transport {
-	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: w}, DisableStandaloneSSE: true}
+func (w *Web) Transport(address string) mcp.Transport {
+	if u, err := url.Parse(address); err == nil { // else the transport says so
+		w.host = u.Scheme + "://" + u.Host
+	}
+	return &mcp.StreamableClientTransport{Endpoint: address, HTTPClient: &http.Client{Transport: w}, DisableStandaloneSSE: true}
 }
 
 // listen is the method and the id of the request that becomes the stream, marked by inStream in its context.
@@ -41,7 +46,7 @@ func (w *Web) RoundTrip(r *http.Request) (*http.Response, error) {
 	if version, ok := w.version.Load().(string); ok && r.Header.Get("Mcp-Protocol-Version") == "" {
 		r.Header.Set("Mcp-Protocol-Version", version)
 	}
-	if w.Token != "" {
+	if w.Token != "" && r.URL.Scheme+"://"+r.URL.Host == w.host {
 		r.Header.Set("Authorization", "Bearer "+w.Token)
 	}
 	if r.Context().Value(inStream{}) == nil {

@@ -7,6 +7,7 @@ import "github.com/go-json-experiment/json/jsontext"
 func Clean(text []byte) jsontext.Value {
 	v := jsontext.Value(text)
 	if !v.IsValid() {
+		v = v.Clone()                                                                                                                   // its reader reads text, too
 		_ = v.Canonicalize(jsontext.AllowInvalidUTF8(true), jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) // or its reader fails
 	}
 	return v

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type Session struct {
 
 // call is a call of this process.
 type call struct {
+	asked publisher.ToolCall
 	// begun has the invocation once the tool may run, for one requester.
 	begun chan publisher.Invocation
 	// outcome is what that requester says; done is closed when it is recorded, in result and err.
@@ -112,9 +114,13 @@ func (s *Session) open(asked publisher.ToolCall) (*call, error) {
 		return nil, context.Cause(s.life)
 	}
 	if c := s.calls[asked.ID]; c != nil {
+		if c.asked.Name != asked.Name || !bytes.Equal(c.asked.Arguments, asked.Arguments) {
+			return nil, fmt.Errorf("%w: call %.80q runs as %s(%.200s) and is now requested as %s(%.200s): a new call needs an id of its own",
+				publisher.ErrConflict, asked.ID, c.asked.Name, c.asked.Arguments, asked.Name, asked.Arguments)
+		}
 		return c, nil
 	}
-	c := &call{begun: make(chan publisher.Invocation, 1), outcome: make(chan outcome, 1), done: make(chan struct{})}
+	c := &call{asked: asked, begun: make(chan publisher.Invocation, 1), outcome: make(chan outcome, 1), done: make(chan struct{})}
 	s.calls[asked.ID] = c
 	s.running.Go(func() {
 		s.drive(c, asked)

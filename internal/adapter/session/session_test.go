@@ -177,3 +177,25 @@ func TestMayBegin_Later_ProvesTheEpochAgain(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.ErrorIs(t, err, publisher.ErrFenced)
 }
+
+func TestCall_SameIDRunning_OtherArguments_Refused(t *testing.T) {
+	t.Parallel()
+	s := started(t, waymarktest.Start(t))
+	begin(t, s, call("a", schema.ReplayPure))
+	other := call("a", schema.ReplayPure)
+	other.Arguments = []byte(`{"a":2}`)
+	_, _, err := s.Call(t.Context(), other)
+	require.ErrorIs(t, err, publisher.ErrConflict)
+	require.NoError(t, s.Return(t.Context(), "a", text(t, "done"), nil))
+}
+
+func TestClean_HalfACharacter_ReplacedInACopy(t *testing.T) {
+	t.Parallel()
+	given := `{"b":"half \ud83d","a":9007199254740993,"c":"whole \ud83d\ude00"}`
+	read := []byte(given)
+	require.JSONEq(t, `{"a":9007199254740993,"b":"half \ufffd","c":"whole 😀"}`, string(session.Clean(read)))
+	require.Contains(t, string(session.Clean(read)), "9007199254740993")
+	require.Equal(t, given, string(read))
+	require.Equal(t, `{"a" : 1}`, string(session.Clean([]byte(`{"a" : 1}`))))
+	require.Equal(t, `{"a":`, string(session.Clean([]byte(`{"a":`))))
+}

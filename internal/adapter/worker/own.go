@@ -118,6 +118,7 @@ func (p *program) leave(run string, o *ownRun) {
 // own handles a request of a program with its own loop.
 func (w *Worker) own(p *program, m *said) {
 	go func() {
+		defer func() { <-p.asks }()
 		reply := w.reply(p, m)
 		reply.ID = m.text()
 		_ = p.send(context.Background(), reply) // it waits for room, or the program has gone

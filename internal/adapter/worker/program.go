@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// unread is how many lines wait for a program that does not read.
-	unread = 256
+	// unread is how many lines wait for a program that does not read, and asked how many requests of a program are served
+	// at once: behind them its lines are not read.
+	unread, asked = 256, 1024
 	// stopGrace is how long a program may run after its standard input has ended.
 	stopGrace = 5 * time.Second
 	// pipeDelay is how long the output of a program that has ended may go on.
@@ -35,6 +36,8 @@ type program struct {
 	hello *Hello
 	log   zerolog.Logger
 	out   chan []byte
+	// asks has a place for each request of the program that is served.
+	asks chan struct{}
 	// gone is closed when the program has ended, with why; all lines that it wrote were read before.
 	gone chan struct{}
 	why  error
@@ -73,7 +76,7 @@ func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.
 		return nil, fmt.Errorf("start of the program: %w", errors.Join(err, from.Close(), to.Close()))
 	}
 	_ = to.Close() // the program has its own
-	p := &program{cmd: cmd, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
+	p := &program{cmd: cmd, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), asks: make(chan struct{}, asked), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
 	greeted := make(chan struct{})
 	go p.write(in)
 	exited := make(chan struct{})
@@ -140,6 +143,9 @@ func (p *program) read(from io.Reader, greeted chan<- struct{}) error {
 		case m.Hello != nil:
 			return fmt.Errorf("line %d of the program is a second hello", l.n)
 		default:
+			if m.text() != "" {
+				p.asks <- struct{}{}
+			}
 			if err := p.take(m); err != nil {
 				return fmt.Errorf("line %d of the program: %w", l.n, err)
 			}

@@ -230,6 +230,24 @@ func TestServe_OddAnswers_AreRecorded(t *testing.T) {
 	})
 }
 
+// A run is taken from a program in a tool, and comes back to it: the late result is adopted, and what the program says for
+// the older epoch begins nothing.
+func TestServe_OwnLoop_TakenAndComesBack_EachEffectOnce(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := newBench(t, "OWN=1", "TAKES=0.3")
+		b.work("one", command)
+		b.submit("r1", `[["mail"],["pay"]]`)
+		require.Eventually(t, func() bool { return b.effects()["mail"] == 1 }, time.Minute, time.Millisecond)
+		run, err := b.w.Fleet("thief", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{})
+		require.NoError(t, err)
+		require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedShutdown))
+		require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+		require.Equal(t, map[string]int{"mail": 1, "pay": 1}, b.effects())
+	})
+}
+
 // A server that is away fails no run: it is given back, and goes on.
 func TestServe_OwnLoop_ServerAway_RunGoesOn(t *testing.T) {
 	t.Parallel()

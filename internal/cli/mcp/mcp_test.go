@@ -275,10 +275,15 @@ func (b *bank) waits(place string) (arrived, goOn func()) {
 // doubt leaves the call c1 of charge in doubt: the proxy is killed while it is at a place.
 func (b *bank) doubt(place string, flags ...string) {
 	b.t.Helper()
+	b.doubtTo("Ann", place, flags...)
+}
+
+func (b *bank) doubtTo(to, place string, flags ...string) {
+	b.t.Helper()
 	arrived, goOn := b.waits(place)
 	cmd := b.command(flags...)
 	s := b.connect(cmd)
-	go func() { _, _ = call(context.WithoutCancel(b.t.Context()), s, "c1", "charge", "Ann") }() // its proxy is killed
+	go func() { _, _ = call(context.WithoutCancel(b.t.Context()), s, "c1", "charge", to) }() // its proxy is killed
 	arrived()
 	require.NoError(b.t, cmd.Process.Kill())
 	_ = s.Close()
@@ -304,6 +309,19 @@ func TestCall_Held_IsSettledByAPersonAndFoundUnderAnotherID(t *testing.T) {
 	require.Equal(t, "a person found it [recorded true] [call c1]", text(t, r, err))
 	require.NoError(t, s.Close())
 	require.Equal(t, schema.StatusCompleted, b.w.State("r1").Head.Status)
+	require.Len(t, b.effects("charge"), 1)
+}
+
+// Arguments that the record keeps apart name the call as well.
+func TestCall_LargeArguments_MadeAgainUnderAnotherID_IsTheSameCall(t *testing.T) {
+	t.Parallel()
+	b := newBank(t)
+	to := strings.Repeat("x", 400<<10)
+	b.doubtTo(to, "after", "--run", "r1")
+	s := b.connect(b.command("--run", "r1"))
+	r, err := call(t.Context(), s, "c2", "charge", to)
+	require.Contains(t, text(t, r, err), "waymark settle")
+	require.NoError(t, s.Close())
 	require.Len(t, b.effects("charge"), 1)
 }
 
