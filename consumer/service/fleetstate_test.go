@@ -179,5 +179,5 @@ func TestFleetVerb_AnsweringReplica_Named(t *testing.T) {
 		took = families[0].GetMetric()[0].GetHistogram().GetSampleCount()
 		return took > 0
 	}, time.Minute, time.Millisecond)
-	require.EqualValues(t, 1, took, "what was refused is no recovery")
+	require.EqualValues(t, 1, took, "a refused takeover is not counted")
 }

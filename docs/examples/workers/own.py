@@ -8,7 +8,7 @@ def book(arguments, call):
     return arguments["city"] + " is booked"
 
 def plan(run):
-    """The loop: it begins from the start each time, and what is recorded is not done again."""
+    """The loop. It starts from the beginning each time; recorded steps do not run again."""
     cities = run.get("cities") or run.task.split()
     run.set("cities", cities)
     for city in cities:

@@ -93,7 +93,7 @@ func TestWatch_WholePageIsRefused_HoldsNoLaterEnd(t *testing.T) {
 	})
 }
 
-// The receiver goes away amid a page, and the daemon is restarted meanwhile.
+// The receiver goes down in the middle of a page, and the daemon restarts before it is up again.
 func TestWatch_ReceiverIsAway_LosesNoEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
