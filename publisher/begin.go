@@ -118,13 +118,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := with2(c.run.ledger, func(l *ledger) (bool, error) {
-		if err := l.paused(); err != nil {
-			return false, err // an event behind the pause proves the epoch, too
-		}
-		return l.proven(c.run.fleet.proofAge, time.Now()), l.over
-	})
-	if err != nil || proven || !guarded {
+	if left, err := c.run.provenFor(); err != nil || left > 0 || !guarded {
 		return false, err
 	}
 	if c.proofs == beginTries {
@@ -132,6 +126,16 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 	}
 	c.proofs++
 	return true, c.run.prove(ctx, c.key)
+}
+
+// provenFor returns how long from now a tool may begin on the latest proof; 0 or less if another proof is needed.
+func (r *Run) provenFor() (time.Duration, error) {
+	return with2(r.ledger, func(l *ledger) (time.Duration, error) {
+		if err := l.paused(); err != nil {
+			return 0, err // an event behind the pause proves the epoch, too
+		}
+		return l.provenFor(r.fleet.proofAge, time.Now()), l.over
+	})
 }
 
 // prove publishes an event whose acknowledgement proves that the handle still owns the run.

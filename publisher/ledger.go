@@ -122,11 +122,9 @@ func (l *ledger) cancelSeen() bool {
 	return l.fold.head.CancelRequested
 }
 
-// proven reports whether the epoch was this handle's own at most age ago. A duplicate acknowledgement, or an event
-// found in the log, only proves that the event is stored: another executor may have taken the run over since.
-func (l *ledger) proven(age time.Duration, now time.Time) bool { return l.provenFor(age, now) > 0 }
-
-// provenFor returns how long that stays so; 0 or less if it is over.
+// provenFor returns for how long the epoch counts as this handle's own: it was at most age ago; 0 or less if that is over.
+// A duplicate acknowledgement, or an event found in the log, only proves that the event is stored: another executor may
+// have taken the run over since.
 func (l *ledger) provenFor(age time.Duration, now time.Time) time.Duration {
 	if l.provenAt.IsZero() {
 		return 0

@@ -41,13 +41,13 @@ func TestLedger_EventAcknowledged_ProvesTheEpoch(t *testing.T) {
 	require.EqualValues(t, 1, l.last)
 	require.NotEmpty(t, l.lastID)
 	now := time.Now()
-	require.True(t, l.proven(time.Hour, now))
-	require.False(t, l.proven(time.Hour, now.Add(2*time.Hour)))
+	require.Positive(t, l.provenFor(time.Hour, now))
+	require.LessOrEqual(t, l.provenFor(time.Hour, now.Add(2*time.Hour)), time.Duration(0))
 
 	items, err := l.seal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
 	require.NoError(t, err)
 	l.durable(items[0], 2, time.Time{})
-	require.False(t, l.proven(time.Hour, now), "an event that is found in the log proves nothing")
+	require.LessOrEqual(t, l.provenFor(time.Hour, now), time.Duration(0), "an event that is found in the log proves nothing")
 }
 
 func TestLedger_DeliveryWithoutAnswer_SameDraftsGoOnAndOthersAreRefused(t *testing.T) {

@@ -56,17 +56,8 @@ func (i Invocation) MayBegin(ctx context.Context) (time.Duration, error) {
 	}
 	r := i.run
 	for range beginTries {
-		left, err := with2(r.ledger, func(l *ledger) (time.Duration, error) {
-			if err := l.paused(); err != nil {
-				return 0, err
-			}
-			return l.provenFor(r.fleet.proofAge, time.Now()), l.over
-		})
-		if err != nil {
-			return 0, err
-		}
-		if left > r.fleet.proofAge/2 {
-			return left, nil
+		if left, err := r.provenFor(); err != nil || left > r.fleet.proofAge/2 {
+			return left, err
 		}
 		if err := r.prove(ctx, i.Key); err != nil {
 			return 0, err
