@@ -163,14 +163,14 @@ func (b *Bridge) handle(ctx context.Context, e *event) (*answer, error) {
 		err = b.returned(ctx, s, e.Call, publisher.ToolResult{Result: e.Response, Duration: time.Duration(e.Duration) * time.Millisecond}, nil)
 		return nil, errors.Join(err, b.background(ctx, s, e))
 	case postToolUseFailure:
-		why := callFailure{Type: toolError, Message: e.Error}
+		why := session.Failure{Type: toolError, Message: e.Error}
 		if e.Interrupt {
 			why.Type = interrupted
 		}
 		return nil, b.returned(ctx, s, e.Call, publisher.ToolResult{}, why)
 	case postToolBatch: // a call that was refused has no other event
 		for _, c := range e.Calls {
-			err = errors.Join(err, b.returned(ctx, s, c.Call, publisher.ToolResult{}, callFailure{Type: notRun, Message: shown(c.Response)}))
+			err = errors.Join(err, b.returned(ctx, s, c.Call, publisher.ToolResult{}, session.Failure{Type: notRun, Message: shown(c.Response)}))
 		}
 		return nil, err
 	case subagentStop:
@@ -302,7 +302,7 @@ func (b *Bridge) leave(ctx context.Context, s *session.Session, agent string) (e
 	}
 	b.mu.Unlock()
 	for _, id := range left {
-		why := callFailure{Type: unreported, Message: "the agent ended its turn without an outcome of this call"}
+		why := session.Failure{Type: unreported, Message: "the agent ended its turn without an outcome of this call"}
 		err = errors.Join(err, b.returned(ctx, s, id, publisher.ToolResult{}, why))
 	}
 	return err

@@ -31,12 +31,12 @@ var (
 	Claude = &Dialect{
 		Name: "claude", oldest: version{2, 1, 197}, blocks: version{2, 1, 240}, stops: true, displays: true, result: `"tool_use_id":"%s"`,
 		hooks: []string{
-			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop, sessionEnd,
+			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop,
 		},
 	}
 	Codex = &Dialect{
 		Name: "codex", oldest: version{0, 169, 0}, blocks: never, result: `"call_id":"%s","output"`,
-		hooks: []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop, sessionEnd},
+		hooks: []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop},
 	}
 )
 
@@ -51,7 +51,6 @@ const (
 	postToolBatch      = "PostToolBatch"
 	subagentStop       = "SubagentStop"
 	stop               = "Stop"
-	sessionEnd         = "SessionEnd"
 )
 
 // Of returns the dialect of a program, by the name of its file; nil if it is neither.
@@ -97,7 +96,7 @@ type Endpoint struct {
 	Token string `json:"token"`
 }
 
-// Supervised is set in the environment of an agent that has a bridge, so that installed hooks leave it alone.
+// Supervised is set in the environment of an agent that has a bridge: an MCP proxy of the session records no call then.
 const Supervised = "WAYMARK_AGENT"
 
 // hookTimeout is how long an agent waits for the answer to a hook, in seconds: a person may be asked.
@@ -151,7 +150,6 @@ type event struct {
 	Name      string          `json:"hook_event_name"`
 	Session   string          `json:"session_id"`
 	File      string          `json:"transcript_path"`
-	Dir       string          `json:"cwd"`
 	Agent     string          `json:"agent_id"` // of a sub-agent
 	AgentType string          `json:"agent_type"`
 	Prompt    string          `json:"prompt"`

@@ -105,7 +105,7 @@ func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec
 	if err != nil {
 		return nil, err
 	}
-	own, err := p.Dialect.Arguments(at, p.Hook+" "+quoted(file), p.blocks, files)
+	own, err := p.Dialect.Arguments(at, p.Hook+" "+Quoted(file), p.blocks, files)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +125,8 @@ func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec
 	return cmd, os.WriteFile(file, text, 0o600)
 }
 
-// quoted is a word of a shell.
-func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+// Quoted is a word of a shell.
+func Quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // Ask passes the input of a hook on to the bridge that a file names, and returns the answer.
 func Ask(ctx context.Context, file string, input io.Reader) ([]byte, error) {

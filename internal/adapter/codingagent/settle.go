@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -19,12 +20,6 @@ const (
 	toolError   = "error"       // the tool's own failure
 )
 
-// callFailure is a failure of a call, as it is recorded.
-type callFailure schema.Error
-
-func (f callFailure) Error() string             { return f.Message }
-func (f callFailure) ToolFailure() schema.Error { return schema.Error(f) }
-
 // Settle closes the calls that an earlier process of the session left open, by their policies: a late result is
 // adopted, and a call that may run again fails, because the model repeats it under an id of its own. For a call that a
 // person must settle, Settle returns a *publisher.HeldError after it has closed the others.
@@ -33,7 +28,7 @@ func Settle(ctx context.Context, run *publisher.Run) error {
 	for _, open := range run.Head().OpenCalls {
 		turn := run.Turn(open.Turn)
 		if open.State.Requested() {
-			why := callFailure{Type: interrupted, Message: "its process died before the call began, or a person found that it had no effect: it may be repeated"}
+			why := session.Failure{Type: interrupted, Message: "its process died before the call began, or a person found that it had no effect: it may be repeated"}
 			if err := turn.Fail(ctx, open.CallKey, schema.Error(why)); err != nil {
 				return err
 			}
@@ -48,7 +43,7 @@ func Settle(ctx context.Context, run *publisher.Run) error {
 				continue
 			}
 			_, err := turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-				return publisher.ToolResult{}, callFailure{Type: interrupted, Message: "its process died before the outcome was known: it is safe to repeat"}
+				return publisher.ToolResult{}, session.Failure{Type: interrupted, Message: "its process died before the outcome was known: it is safe to repeat"}
 			})
 			switch {
 			case errors.Is(err, publisher.ErrHeld):

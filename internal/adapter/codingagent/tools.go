@@ -1,10 +1,11 @@
 package codingagent
 
 import (
+	"errors"
 	"fmt"
-	"os"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -31,29 +32,23 @@ var builtin = Tools{
 // policy. An empty name means no file.
 func ReadTools(file string) (Tools, error) {
 	tools := make(Tools)
-	if file == "" {
-		return tools, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("policies of tools: %w", err)
-	}
-	for i, line := range strings.Split(string(text), "\n") {
-		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) == "" {
-			continue
-		}
+	err := session.EachLine(file, func(line string) error {
 		name, rest, _ := strings.Cut(line, "=")
 		name, words := strings.TrimSpace(name), strings.Fields(rest)
 		ask := len(words) == 2 && words[1] == "ask"
 		if name == "" || len(words) == 0 || len(words) > 1 && !ask {
-			return nil, fmt.Errorf("%s, line %d: write TOOL = pure, idempotent or hold, and after it ask if a person must allow each call", file, i+1)
+			return errors.New("write TOOL = pure, idempotent or hold, and after it ask if a person must allow each call")
 		}
 		switch replay := schema.Replay(words[0]); replay {
 		case schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayHold:
 			tools[name] = Tool{replay, ask}
 		default:
-			return nil, fmt.Errorf("%s, line %d: %.40q is not pure, idempotent or hold", file, i+1, words[0])
+			return fmt.Errorf("%.40q is not pure, idempotent or hold", words[0])
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return tools, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -194,20 +195,9 @@ func resumed(args []string) string {
 // open starts the run of a session, or takes it over and closes the calls that it left open. With wait it waits for the
 // person who must settle one.
 func (w *Worker) open(ctx context.Context, id string, wait bool) (run *publisher.Run, state *schema.State, err error) {
-	head, err := w.Fleet.Head(ctx, id)
-	if errors.Is(err, publisher.ErrRunNotFound) {
-		run, err = w.Fleet.Start(ctx, publisher.RunSpec{ID: id, State: map[string]any{workspaceKey: here()}})
+	run, taken, err := session.Open(ctx, w.Fleet, publisher.RunSpec{ID: id, Agent: w.Dialect.Name, State: map[string]any{workspaceKey: here()}})
+	if err != nil || !taken {
 		return run, nil, err
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	spec := publisher.ResumeSpec{}
-	if head.Status.Terminal() {
-		spec.Reason = schema.TakeoverReopen
-	}
-	if run, err = w.Fleet.Resume(ctx, id, spec); err != nil {
-		return nil, nil, err
 	}
 	if err := w.settle(ctx, run, wait); err != nil {
 		return nil, nil, errors.Join(err, run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))

@@ -66,12 +66,6 @@ func decode(text []byte, into any) error {
 	return json.Unmarshal(session.Clean(text), into) //nolint:wrapcheck // it names the member
 }
 
-// failure of a call, as it is recorded.
-type failure schema.Error
-
-func (f failure) Error() string             { return f.Message }
-func (f failure) ToolFailure() schema.Error { return schema.Error(f) }
-
 // said is the answer to a call that has no outcome.
 func said(r *jsonrpc.Request, format string, args ...any) *jsonrpc.Response {
 	return text(r, "waymark: "+fmt.Sprintf(format, args...), true)
@@ -111,7 +105,10 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	key := p.inputs[id]
 	delete(p.inputs, id)
 	p.mu.Unlock()
-	if key == "" {
+	var err error
+	if key != "" {
+		_, err = s.MayBegin(ctx, id)
+	} else {
 		call := publisher.ToolCall{ID: id, Name: c.Name, Arguments: []byte(c.Arguments), Replay: replay}
 		if replay == schema.ReplayVerify {
 			call.VerifySubject = verifySubject(s.Run().ID())
@@ -127,11 +124,8 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	x.guarded = !replay.Rerunnable()
 	p.mu.Unlock()
 	var m *jsonrpc.Response
-	with, err := json.Marshal(c, json.Deterministic(true))
-	if err == nil {
-		_, err = s.MayBegin(ctx, id)
-	}
-	if err != nil {
+	with, failed := json.Marshal(c, json.Deterministic(true))
+	if err = cmp.Or(err, failed); err != nil {
 		err = fmt.Errorf("%w: it was not made: %w", publisher.ErrLost, err)
 	} else {
 		m, err = p.send(x, &jsonrpc.Request{ID: r.ID, Method: r.Method, Params: with})
@@ -139,7 +133,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	var returned publisher.ToolResult
 	if err == nil && m.Error != nil {
 		wire := servers(m.Error)
-		err = failure{Type: wireError, Message: wire.Message, Code: strconv.FormatInt(wire.Code, 10)}
+		err = session.Failure{Type: wireError, Message: wire.Message, Code: strconv.FormatInt(wire.Code, 10)}
 	} else if err == nil {
 		var result struct {
 			IsError *bool  `json:"isError"`
@@ -154,7 +148,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 		}
 		returned = publisher.ToolResult{Result: []byte(session.Clean(m.Result)), IsError: result.IsError}
 	}
-	failed := s.Return(context.WithoutCancel(ctx), id, returned, err)
+	failed = s.Return(context.WithoutCancel(ctx), id, returned, err)
 	switch {
 	case errors.Is(err, publisher.ErrLost):
 		if !replay.Rerunnable() {
@@ -209,30 +203,21 @@ func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Ses
 // deliveredKey is the state of a run that lists the settled calls whose outcome a client has got.
 const deliveredKey = "mcp.delivered"
 
-// delivered returns that list.
-func delivered(state *schema.State) (ids []string) {
-	for i := range state.Values {
-		if state.Values[i].Key == deliveredKey {
-			_ = json.Unmarshal(state.Values[i].Value, &ids) // a list of ours
-		}
-	}
-	return ids
-}
-
 // deliver remembers that a client gets the outcome of a call. If that was settled, the next call like it is another one.
 func (p *proxy) deliver(ctx context.Context, s *session.Session, id string) {
-	var ids []string
+	was := false
 	s.Run().View(func(state *schema.State) {
-		for i := range state.Calls {
-			if c := &state.Calls[i]; c.ToolCallID == id && settled(c) && !slices.Contains(delivered(state), id) {
-				ids = append(delivered(state), id)
-			}
-		}
+		was = slices.ContainsFunc(state.Calls, func(c schema.Call) bool { return c.ToolCallID == id && settled(&c) })
 	})
-	if ids == nil {
+	if !was {
 		return
 	}
-	if err := s.Run().SetState(ctx, deliveredKey, ids); err != nil {
+	var ids []string
+	_, err := s.Run().GetState(ctx, deliveredKey, &ids)
+	if err == nil && !slices.Contains(ids, id) {
+		err = s.Run().SetState(ctx, deliveredKey, append(ids, id))
+	}
+	if err != nil {
 		p.Log.Warn().Err(err).Str("call", id).Msg("the next call like this one gets its outcome")
 	}
 }
@@ -253,13 +238,17 @@ func (p *proxy) identify(ctx context.Context, s *session.Session, c *params) (id
 			_ = decode(value, &given) // another type is no id
 		}
 	}
+	var delivered []string
+	if _, err := s.Run().GetState(ctx, deliveredKey, &delivered); err != nil {
+		return "", "", false, err //nolint:wrapcheck // it names the key
+	}
 	var unanswered []schema.Call
 	s.Run().View(func(state *schema.State) {
 		for i := range state.Calls {
 			switch old := &state.Calls[i]; {
 			case old.ToolCallID == given:
 				named = true
-			case old.Name == c.Name && (old.InDoubt || settled(old) && !slices.Contains(delivered(state), old.ToolCallID)):
+			case old.Name == c.Name && (old.InDoubt || settled(old) && !slices.Contains(delivered, old.ToolCallID)):
 				unanswered = append(unanswered, *old)
 			}
 		}
@@ -316,13 +305,7 @@ func (p *proxy) open(ctx context.Context, c *params) (*session.Session, error) {
 	if p.Run == "" && client != "" {
 		id = fmt.Sprintf("mcp-%x", sha256.Sum256([]byte(p.Name+"\x00"+client)))[:36]
 	}
-	run, err := p.Fleet.Start(ctx, publisher.RunSpec{ID: id, Agent: "mcp", Task: p.Name})
-	if errors.Is(err, publisher.ErrRunExists) {
-		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{Agent: "mcp"})
-	}
-	if errors.Is(err, publisher.ErrRunEnded) {
-		run, err = p.Fleet.Resume(ctx, id, publisher.ResumeSpec{Reason: schema.TakeoverReopen, Agent: "mcp"})
-	}
+	run, _, err := session.Open(ctx, p.Fleet, publisher.RunSpec{ID: id, Agent: "mcp", Task: p.Name})
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the run
 	}

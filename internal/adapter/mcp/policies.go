@@ -3,15 +3,14 @@ package mcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -29,24 +28,18 @@ type Policies map[string]Policy
 // file.
 func ReadPolicies(file string) (Policies, error) {
 	policies := make(Policies)
-	if file == "" {
-		return policies, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("policies of tools: %w", err)
-	}
-	for i, line := range strings.Split(string(text), "\n") {
-		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) == "" {
-			continue
-		}
+	err := session.EachLine(file, func(line string) error {
 		words := append(strings.Fields(line), "", "", "")
 		policy := Policy{schema.Replay(words[2]), words[3]}
 		known := []schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayVerify}
 		if words[1] != "=" || !slices.Contains(known, policy.Replay) || (policy.Verify != "") != (policy.Replay == schema.ReplayVerify) {
-			return nil, fmt.Errorf("%s, line %d: write TOOL = pure, idempotent or hold, or TOOL = verify and the name of the tool to ask", file, i+1)
+			return errors.New("write TOOL = pure, idempotent or hold, or TOOL = verify and the name of the tool to ask")
 		}
 		policies[words[0]] = policy
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return policies, nil
 }

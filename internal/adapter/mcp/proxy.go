@@ -251,7 +251,7 @@ func (p *proxy) send(x *exchange, r *jsonrpc.Request) (*jsonrpc.Response, error)
 	x.sent = x.ctx.Err() == nil
 	p.mu.Unlock()
 	if !x.sent {
-		return nil, failure{Type: cancelled, Message: "the call was cancelled before the server had it"}
+		return nil, session.Failure{Type: cancelled, Message: "the call was cancelled before the server had it"}
 	}
 	go func() {
 		if err := p.server.Write(x.ctx, r); err != nil {
@@ -281,7 +281,7 @@ func (p *proxy) send(x *exchange, r *jsonrpc.Request) (*jsonrpc.Response, error)
 				over = time.After(grace)
 			}
 		case <-over:
-			return nil, failure{Type: cancelled, Message: "the call was cancelled, and the server has not answered"}
+			return nil, session.Failure{Type: cancelled, Message: "the call was cancelled, and the server has not answered"}
 		case <-ended:
 			if ended = nil; stop != nil || x.guarded {
 				return nil, fmt.Errorf("%w: the proxy ends", publisher.ErrLost)

@@ -219,7 +219,7 @@ func (m *said) failure() error {
 	if m.Error == "" && m.RetryAt.IsZero() {
 		return nil
 	}
-	err := error(&failed{schema.Error{Type: cmp.Or(m.Type, "error"), Message: cmp.Or(m.Error, "the program asks for another try"), Retryable: m.Retryable}})
+	err := error(session.Failure{Type: cmp.Or(m.Type, "error"), Message: cmp.Or(m.Error, "the program asks for another try"), Retryable: m.Retryable})
 	switch {
 	case !m.RetryAt.IsZero():
 		return publisher.RetryAt(err, m.RetryAt)
@@ -230,12 +230,6 @@ func (m *said) failure() error {
 	}
 	return err
 }
-
-// failed is an error of a program, recorded as it reports it.
-type failed struct{ as schema.Error }
-
-func (e *failed) Error() string             { return e.as.Message }
-func (e *failed) ToolFailure() schema.Error { return e.as }
 
 // answer is the answer of a program's model.
 func (m *said) answer() publisher.Answer {

@@ -52,26 +52,14 @@ func (w *Worker) drive(ctx context.Context, run *publisher.Run) error {
 		return err
 	}
 	defer p.forget(x)
-	m, err := p.await(ctx, x)
-	if err != nil && ctx.Err() != nil { // what it says until it has stopped still counts
-		p.cancel(x)
-		late := context.WithoutCancel(ctx)
-		if !errors.Is(run.Err(), publisher.ErrFenced) {
-			var stop context.CancelFunc
-			late, stop = context.WithTimeout(late, cancelGrace)
-			defer stop()
-		}
-		if m, err = p.await(late, x); err != nil {
-			return context.Cause(ctx)
-		}
-	}
+	m, err := p.end(ctx, x, run, nil)
 	switch {
-	case err != nil:
-		return err
-	case o.left() != nil:
+	case err == nil && o.left() != nil:
 		return o.left()
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case err != nil:
+		return err
 	case m.failure() != nil:
 		return m.failure()
 	}

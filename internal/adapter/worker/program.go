@@ -256,14 +256,19 @@ func (p *program) await(ctx context.Context, x *exchange) (*said, error) {
 	case m := <-x.answer:
 		return m, nil
 	case <-p.gone:
-		select {
-		case m := <-x.answer: // its last words
-			return m, nil
-		default:
-			return nil, p.lost()
-		}
+		return p.lastWords(x)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+}
+
+// lastWords is the answer that came before the program ended.
+func (p *program) lastWords(x *exchange) (*said, error) {
+	select {
+	case m := <-x.answer:
+		return m, nil
+	default:
+		return nil, p.lost()
 	}
 }
 

@@ -74,7 +74,8 @@ func Serve(ctx context.Context, cfg Config) (err error) {
 		first.stop()
 		return fmt.Errorf("hello: %w", err)
 	}
-	failed := make(chan error, max(1, w.Programs))
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	for i := range max(1, w.Programs) {
 		p := first
 		if i > 0 {
@@ -82,19 +83,10 @@ func Serve(ctx context.Context, cfg Config) (err error) {
 		}
 		programs.Go(func() {
 			if err := w.keep(living, p); err != nil {
-				failed <- err
+				stop(err)
 			}
 		})
 	}
-	serving, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case err := <-failed:
-			stop(err)
-		case <-serving.Done():
-		}
-	}()
 	err = w.serve(serving)
 	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
 		return errors.Join(cause, err)
@@ -200,7 +192,6 @@ func (w *Worker) ask(ctx context.Context, r request) (*program, *exchange, error
 
 // serve connects to the fleet and serves it.
 func (w *Worker) serve(ctx context.Context) (err error) {
-	loop := w.loop()
 	spec := w.Spec
 	spec.WaitDetached = true
 	if w.hello.OwnLoop {
@@ -208,6 +199,7 @@ func (w *Worker) serve(ctx context.Context) (err error) {
 			w.hello.Agent: func(context.Context, *publisher.Run) (publisher.Work, error) { return w.drive, nil },
 		}
 	} else {
+		loop := w.loop()
 		if err := loop.Validate(); err != nil {
 			return fmt.Errorf("hello: %w", err)
 		}
@@ -347,46 +339,46 @@ func (w *Worker) tool(ctx context.Context, inv publisher.Invocation) (publisher.
 		return publisher.ToolResult{}, fmt.Errorf("%w: %w", publisher.ErrLost, err) // it has not begun: that is for the next executor
 	}
 	defer p.forget(x)
-	return p.toolEnds(ctx, x, func() (told, error) {
+	m, err := p.end(ctx, x, inv.Run(), func() error {
 		within, err := inv.MayBegin(ctx)
-		return told{ID: x.id, Go: true, WithinMS: within.Milliseconds()}, err
-	}, func() bool { return errors.Is(inv.Run().Err(), publisher.ErrFenced) })
+		if err != nil {
+			return err
+		}
+		return p.send(ctx, told{ID: x.id, Go: true, WithinMS: within.Milliseconds()})
+	})
+	if err != nil {
+		return publisher.ToolResult{}, err
+	}
+	return m.outcome(ctx)
 }
 
-// toolEnds waits for the outcome of a tool, and answers the program's question whether it may begin. After ctx the
-// program is told to stop, and what it says then still counts. late: it may take any time, because its result is for the
-// executor that has taken the run over.
-func (p *program) toolEnds(ctx context.Context, x *exchange, mayBegin func() (told, error), late func() bool) (publisher.ToolResult, error) {
-	asked := x.begins
-	over := ctx.Done()
+// end waits for the answer to a request that does work, and calls begin, if it has one, when the program asks whether it may begin. After
+// ctx the program is told to stop, and what it says then still counts: for some time, or if another executor has taken the
+// run over, whenever it comes.
+func (p *program) end(ctx context.Context, x *exchange, run *publisher.Run, begin func() error) (*said, error) {
+	asked, over := x.begins, ctx.Done()
+	if begin == nil {
+		asked = nil
+	}
 	var grace <-chan time.Time
 	for {
 		select {
 		case <-asked:
-			go_, err := mayBegin()
-			if err == nil {
-				err = p.send(ctx, go_)
-			}
-			if err != nil { // it has not begun, and must not
+			if err := begin(); err != nil { // it has not begun, and must not
 				p.cancel(x)
-				return publisher.ToolResult{}, fmt.Errorf("%w: %w", publisher.ErrLost, err)
+				return nil, fmt.Errorf("%w: %w", publisher.ErrLost, err)
 			}
 		case <-over:
 			p.cancel(x)
-			if asked, over = nil, nil; !late() {
+			if asked, over = nil, nil; !errors.Is(run.Err(), publisher.ErrFenced) {
 				grace = time.After(cancelGrace)
 			}
 		case <-grace:
-			return publisher.ToolResult{}, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case m := <-x.answer:
-			return m.outcome(ctx)
+			return m, nil
 		case <-p.gone:
-			select {
-			case m := <-x.answer:
-				return m.outcome(ctx)
-			default:
-				return publisher.ToolResult{}, p.lost()
-			}
+			return p.lastWords(x)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -37,10 +36,7 @@ type Settings struct {
 // with calls use with a worker for the program that the arguments begin with, and the others, once the program's version is
 // known to be supported.
 func (s Settings) with(ctx context.Context, a *base.App, args []string, use func(w *codingagent.Worker, args []string) error) error {
-	if len(args) > 0 && args[0] == "--" {
-		args = args[1:]
-	}
-	if len(args) == 0 {
+	if args = base.Program(args); len(args) == 0 {
 		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
 	}
 	program := args[0]
@@ -49,7 +45,7 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 		return err //nolint:wrapcheck // it names the call
 	}
 	w := &codingagent.Worker{
-		Dialect: codingagent.Of(program), Program: program, Hook: "'" + strings.ReplaceAll(own, "'", `'\''`) + "' agent hook",
+		Dialect: codingagent.Of(program), Program: program, Hook: codingagent.Quoted(own) + " agent hook",
 		Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
 	}
 	if page, ok := a.Stdout.(output.Page); ok {
@@ -75,9 +71,7 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 		return err
 	}
 	err = use(w, args[1:])
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-	defer cancel()
-	return errors.Join(err, w.Fleet.Close(limit))
+	return errors.Join(err, base.CloseFleet(ctx, w.Fleet))
 }
 
 // connect connects to the server, and starts a local one if there is none.

@@ -82,9 +82,22 @@ func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*pu
 		return err
 	}
 	err = use(fleet)
+	return errors.Join(err, CloseFleet(ctx, fleet))
+}
+
+// CloseFleet closes an executor's connection within CloseTimeout, also after ctx.
+func CloseFleet(ctx context.Context, fleet *publisher.Fleet) error {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
 	defer cancel()
-	return errors.Join(err, fleet.Close(limit))
+	return fleet.Close(limit)
+}
+
+// Program is the command line behind --, of a command that starts another program.
+func Program(args []string) []string {
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
 }
 
 // Executor connects as an executor, with a configuration that change may change. The caller closes the fleet.

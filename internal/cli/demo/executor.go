@@ -90,7 +90,7 @@ func (c ExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeFleet(ctx, fleet)) }()
+	defer func() { err = errors.Join(err, base.CloseFleet(ctx, fleet)) }()
 	w := worker{world: c.World, out: a.Stdout}
 	work := make(map[string]func(context.Context, *publisher.Run) (publisher.Work, error))
 	for _, g := range agents {
@@ -133,13 +133,6 @@ func connect(ctx context.Context, a *base.App, dir, executor string) (*publisher
 		URL: end.URL, Executor: executor, PublishTimeout: patience, RequestTimeout: patience, Now: a.Now,
 		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
 	})
-}
-
-// closeFleet ends an executor, within base.CloseTimeout.
-func closeFleet(ctx context.Context, fleet *publisher.Fleet) error {
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-	defer cancel()
-	return fleet.Close(limit)
 }
 
 // worker is what the agents of an executor share.

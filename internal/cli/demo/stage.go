@@ -116,7 +116,7 @@ func (s *stage) play(ctx context.Context) (_ *proof, err error) {
 	if s.fleet, err = connect(ctx, s.app, s.tree.state, "demo"); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closeFleet(ctx, s.fleet)) }()
+	defer func() { err = errors.Join(err, base.CloseFleet(ctx, s.fleet)) }()
 	for _, step := range []func(context.Context) error{s.begin, s.killExecutor, s.settle, s.killServer, s.finish} {
 		if err := step(ctx); err != nil {
 			return nil, err

@@ -48,10 +48,7 @@ Examples:
 
 // Run passes messages on until the client has closed standard input.
 func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
-	command := c.Command
-	if len(command) > 0 && command[0] == "--" {
-		command = command[1:]
-	}
+	command := base.Program(c.Command)
 	if (len(command) == 0) == (c.URL == "") {
 		return failure.New(failure.Usage, "name a command after --, or an address with --url", "there must be one MCP server")
 	}
@@ -102,9 +99,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		return err
 	}
 	err = adapter.Serve(ctx, cfg)
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-	defer cancel()
-	return errors.Join(err, cfg.Fleet.Close(limit))
+	return errors.Join(err, base.CloseFleet(ctx, cfg.Fleet))
 }
 
 // open is a writer that stays open.

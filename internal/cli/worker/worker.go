@@ -45,10 +45,7 @@ type ready struct {
 
 // Run serves until ctx ends.
 func (c Cmd) Run(ctx context.Context, a *base.App) error {
-	command := c.Command
-	if len(command) > 0 && command[0] == "--" {
-		command = command[1:]
-	}
+	command := base.Program(c.Command)
 	switch {
 	case len(command) == 0:
 		return failure.New(failure.Usage, "name it after --: waymark worker -- python3 agent.py", "no program is given")
