@@ -97,8 +97,8 @@ agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents,
 uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
 	export WAYMARK_AXE="$$(sh tools/npm.sh $(BIN)/axe-$(AXE_CORE_VERSION) axe-core/axe.min.js axe-core@$(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
 agentcheck: $(GOTESTSUM) ## kill Claude Code and Codex, from npm, under waymark agent, with scripted models (FULL=1: 100 and 30 kills)
-	export WAYMARK_CLAUDE="$$(sh tools/agentcheck.sh $(BIN)/claude-$(CLAUDE_CODE_VERSION) @anthropic-ai/claude-code $(CLAUDE_CODE_VERSION) claude)" \
-		WAYMARK_CODEX="$$(sh tools/agentcheck.sh $(BIN)/codex-$(CODEX_VERSION) @openai/codex $(CODEX_VERSION) codex)" $(if $(FULL),WAYMARK_E2E_FULL=1); \
+	export WAYMARK_CLAUDE="$$(sh tools/npm.sh $(BIN)/claude-$(CLAUDE_CODE_VERSION) claude @anthropic-ai/claude-code@$(CLAUDE_CODE_VERSION))" \
+		WAYMARK_CODEX="$$(sh tools/npm.sh $(BIN)/codex-$(CODEX_VERSION) codex @openai/codex@$(CODEX_VERSION))" $(if $(FULL),WAYMARK_E2E_FULL=1); \
 	[ -n "$$WAYMARK_CLAUDE$$WAYMARK_CODEX" ] || $(call NOT_TESTED,npm cannot fetch Claude Code and Codex); \
 	$(TEST) -count=1 ./internal/cli/agent
 frameworkcheck: $(GOTESTSUM) ## kill programs of LangGraph, OpenAI Agents and the AI SDK, from npm, under waymark worker

@@ -181,26 +181,32 @@ func TestErase_KilledWhileOverwriting_NextDaemonFinishes(t *testing.T) {
 // Executors that wait fill the log, so there is no room for ballast. The run is removed at once all the same.
 func TestErase_FullLog_RemovesAtOnceOverwritesLater(t *testing.T) {
 	t.Parallel()
-	var w *serviceWorld
+	w, _ := erasingIn(t, newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
+		f.QuotaBytes, f.ReserveBytes = fullQuota, fullReserve
+	}))
+	x := w.writer("gone")
+	x.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Task: "text"}, 0)
+	w.awaitFolded(x.end(schema.StatusCompleted))
+	// The last event of a run stays in the log: these leave no room for the bytes that overwrite, 256 KiB at a time.
+	var live []string
+	for room := int64(fullQuota); room > 200<<10; {
+		run := fmt.Sprintf("live-%d", len(live))
+		live = append(live, run)
+		last := w.writer(run).Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Task: strings.Repeat("x", int(min(room-100<<10, 500<<10)))}, 0)
+		w.awaitFolded(last)
+		u := w.usage()
+		room = u.Limit - u.Bytes
+	}
 	ask := func(req schema.EraseRequest) (reply schema.EraseReply) {
 		a, err := w.ask(schema.VerbErase, "gone", req)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(a.first, &reply))
 		return reply
 	}
-	// The worker seals and removes the filler's events. If the text is overwritten before a request finds the log full,
-	// another log is filled.
-	for said := (schema.EraseReply{}); said.Waits == ""; {
-		w, _ = erasingIn(t, newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
-			f.QuotaBytes, f.ReserveBytes = fullQuota, fullReserve
-		}))
-		x := w.writer("gone")
-		x.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Task: "text"}, 0)
-		w.awaitFolded(x.end(schema.StatusCompleted))
-		for said = (schema.EraseReply{}); said.Waits == "" && !said.Done; said = ask(schema.EraseRequest{By: "tester"}) {
-			w.fillLog()
-		}
-	}
+	require.Eventually(t, func() bool {
+		w.fillLog() // the worker seals and removes the filler's events
+		return ask(schema.EraseRequest{By: "tester"}).Waits != ""
+	}, time.Minute, 10*time.Millisecond)
 	checked := ask(schema.EraseRequest{Check: true})
 	require.True(t, checked.Left.None(), "%+v", checked.Left)
 	require.False(t, checked.Done)
@@ -209,7 +215,9 @@ func TestErase_FullLog_RemovesAtOnceOverwritesLater(t *testing.T) {
 
 	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.Names.EventSubject("filler"))))
+	for _, run := range append(live, "filler") {
+		require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.Names.EventSubject(run))))
+	}
 	w.erase("gone", false)
 	require.Empty(t, ask(schema.EraseRequest{Check: true}).Waits)
 }
