@@ -2,7 +2,8 @@
 import concurrent.futures, itertools, json, os, queue, sys, threading, time
 
 _out, _lock, _ids, _mine = os.fdopen(os.dup(1), "w"), threading.Lock(), itertools.count(1), {}
-os.dup2(2, 1)  # for print() and for processes that a tool starts
+os.dup2(2, 1)  # for processes that a tool starts
+sys.stdout = sys.stderr  # for print()
 
 class Stop(BaseException):
     """Leave the run: it waits, was cancelled, or has another executor. Let it pass."""
