@@ -24,34 +24,17 @@ func TestAnyLanguagePage_Commands_SurviveKills(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not here: docs/any-language.md is NOT TESTED")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "any-language.md"))
-	require.NoError(t, err)
-	_, block, _ := strings.Cut(string(page), "```sh\n")
-	block, _, _ = strings.Cut(block, "```")
-	commands := strings.SplitAfter(strings.TrimSpace(block), "\n")
-	require.Len(t, commands, 3)
+	commands := firstCommands(t, "any-language.md", 3)
 	w := newPageWorldWith(t, "--silence", "2s")
-	for _, file := range []string{"waymark.py", "courier.py"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "examples", "workers", file))
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(w.dir, file), text, 0o600))
-	}
-	// The page's first command runs in the background. Its process is the child of a shell that writes its id.
+	w.copy(t, "workers", "waymark.py", "courier.py")
 	background := func(n string) {
-		w.run(t, "-euc", strings.TrimSuffix(strings.TrimSpace(commands[0]), "&")+" >log"+n+" 2>&1 & echo $! >pid"+n)
+		w.background(t, n, commands[0])
 		t.Cleanup(func() { _ = syscall.Kill(w.pid(t, n), syscall.SIGTERM) }) // it may have ended
-	}
-	said := func(n, text string) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			log, err := os.ReadFile(filepath.Join(w.dir, "log"+n))
-			return err == nil && strings.Contains(string(log), text)
-		}, time.Minute, 10*time.Millisecond, text)
 	}
 	background("1")
 	ended := make(chan string, 1)
 	go func() { ended <- w.run(t, "-euc", commands[1]) }() //nolint:testifylint // the test waits for it, and fails there
-	said("1", "asking the model, turn 2")
+	w.said(t, "1", "asking the model, turn 2")
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(w.pid(t, "1")) + "/task/*/children") // none but on Linux
 	require.NoError(t, err)
 	for _, thread := range threads {
@@ -61,10 +44,10 @@ func TestAnyLanguagePage_Commands_SurviveKills(t *testing.T) {
 			program, err := strconv.Atoi(child)
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(program, syscall.SIGKILL))
-			said("1", "program ended")
+			w.said(t, "1", "program ended")
 		}
 	}
-	said("1", "asking the model, turn 3")
+	w.said(t, "1", "asking the model, turn 3")
 	require.NoError(t, syscall.Kill(w.pid(t, "1"), syscall.SIGKILL))
 	background("2")
 	require.Contains(t, <-ended, "All letters are sent.")
@@ -72,6 +55,43 @@ func TestAnyLanguagePage_Commands_SurviveKills(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a letter to Ann\na letter to Bob\na letter to Cleo\na letter to Dan\n", string(sent))
 	require.Regexp(t, `(?m)^status +completed$`, w.run(t, "-euc", commands[2]))
+}
+
+// firstCommands are the lines of the first block of commands on a page.
+func firstCommands(t *testing.T, page string, lines int) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+	require.NoError(t, err)
+	_, block, _ := strings.Cut(string(text), "```sh\n")
+	block, _, _ = strings.Cut(block, "```")
+	commands := strings.SplitAfter(strings.TrimSpace(block), "\n")
+	require.Len(t, commands, lines)
+	return commands
+}
+
+// copy copies files of docs/examples.
+func (w pageWorld) copy(t *testing.T, folder string, files ...string) {
+	t.Helper()
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "examples", folder, file))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(w.dir, file), text, 0o600))
+	}
+}
+
+// background runs a command of a page that ends with &. Its process is the child of a shell that writes its id.
+func (w pageWorld) background(t *testing.T, n, command string) {
+	t.Helper()
+	w.run(t, "-euc", strings.TrimSuffix(strings.TrimSpace(command), "&")+" >log"+n+" 2>&1 & echo $! >pid"+n)
+}
+
+// said waits until a command in the background has printed a text.
+func (w pageWorld) said(t *testing.T, n, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		log, err := os.ReadFile(filepath.Join(w.dir, "log"+n))
+		return err == nil && strings.Contains(string(log), text)
+	}, time.Minute, 10*time.Millisecond, text)
 }
 
 // pid is the process id in a file.

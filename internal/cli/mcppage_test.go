@@ -5,10 +5,7 @@ package cli
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,23 +19,11 @@ func TestMCPPage_Commands_ChargeOnce(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not here: docs/mcp.md is NOT TESTED")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "mcp.md"))
-	require.NoError(t, err)
-	_, block, _ := strings.Cut(string(page), "```sh\n")
-	block, _, _ = strings.Cut(block, "```")
-	commands := strings.SplitAfter(strings.TrimSpace(block), "\n")
-	require.Len(t, commands, 5)
+	commands := firstCommands(t, "mcp.md", 5)
 	w := newPageWorld(t)
-	for _, file := range []string{"bank.py", "calls.jsonl"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "examples", "mcp", file))
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(w.dir, file), text, 0o600))
-	}
-	w.run(t, "-euc", strings.TrimSuffix(strings.TrimSpace(commands[0]), "&")+" >log1 2>&1 & echo $! >pid1")
-	require.Eventually(t, func() bool {
-		log, err := os.ReadFile(filepath.Join(w.dir, "log1"))
-		return err == nil && strings.Contains(string(log), "charging")
-	}, time.Minute, 10*time.Millisecond)
+	w.copy(t, "mcp", "bank.py", "calls.jsonl")
+	w.background(t, "1", commands[0])
+	w.said(t, "1", "charging")
 	proxy, err := os.FindProcess(w.pid(t, "1"))
 	require.NoError(t, err)
 	require.NoError(t, proxy.Kill())

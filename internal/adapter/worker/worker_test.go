@@ -64,6 +64,15 @@ func newBench(t *testing.T, env ...string) *bench {
 	return b
 }
 
+// startBench is a bench with the worker "one" and the run r1, which has that task.
+func startBench(t *testing.T, command []string, task string, env ...string) *bench {
+	t.Helper()
+	b := newBench(t, env...)
+	b.work("one", command)
+	b.submit("r1", task)
+	return b
+}
+
 // work starts a worker, which stops with the test, or with stop.
 func (b *bench) work(name string, command []string, more ...func(*worker.Config)) (stop func()) {
 	b.t.Helper()
@@ -174,9 +183,7 @@ func TestServe_ProgramKilledInATool_PolicyDecides(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s", mode, when, tool), func(t *testing.T) {
 						t.Parallel()
-						b := newBench(t, mode, "AT="+when+":"+tool)
-						b.work("one", command)
-						b.submit("r1", `[["`+tool+`"]]`)
+						b := startBench(t, command, `[["`+tool+`"]]`, mode, "AT="+when+":"+tool)
 						want := 1
 						if tool == "look" && when == "after" {
 							want = 2
@@ -218,9 +225,7 @@ func TestServe_OddAnswers_AreRecorded(t *testing.T) {
 	eachLanguage(t, func(t *testing.T, command []string) {
 		t.Helper()
 		for _, mode := range []string{"LOOP=1", "OWN=1"} {
-			b := newBench(t, mode)
-			b.work("one", command)
-			b.submit("r1", `[["half"],["odd"]]`)
+			b := startBench(t, command, `[["half"],["odd"]]`, mode)
 			require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status, mode)
 			calls := b.w.State("r1").Calls
 			require.Len(t, calls, 2)
@@ -236,9 +241,7 @@ func TestServe_OwnLoop_TakenAndComesBack_EachEffectOnce(t *testing.T) {
 	t.Parallel()
 	eachLanguage(t, func(t *testing.T, command []string) {
 		t.Helper()
-		b := newBench(t, "OWN=1", "TAKES=0.3")
-		b.work("one", command)
-		b.submit("r1", `[["mail"],["pay"]]`)
+		b := startBench(t, command, `[["mail"],["pay"]]`, "OWN=1", "TAKES=0.3")
 		require.Eventually(t, func() bool { return b.effects()["mail"] == 1 }, time.Minute, time.Millisecond)
 		run, err := b.w.Fleet("thief", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{})
 		require.NoError(t, err)
@@ -288,9 +291,7 @@ func TestServe_Approval_IsAskedOnce(t *testing.T) {
 		t.Helper()
 		for _, decision := range []string{schema.DecisionAllow, schema.DecisionDeny} {
 			for _, mode := range []string{"LOOP=1", "OWN=1"} {
-				b := newBench(t, mode)
-				b.work("one", command)
-				b.submit("r1", `[["charge"]]`)
+				b := startBench(t, command, `[["charge"]]`, mode)
 				b.answer("r1", `{"decision":"`+decision+`","reason":"too much"}`)
 				require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
 				want := map[string]int{"charge": 1}
@@ -315,9 +316,7 @@ func TestServe_OwnLoop_AsksListensAndKeepsState(t *testing.T) {
 	t.Parallel()
 	eachLanguage(t, func(t *testing.T, command []string) {
 		t.Helper()
-		b := newBench(t, "OWN=1")
-		b.work("one", command)
-		b.submit("r1", `[["look","ask"],["listen"],["pay"]]`)
+		b := startBench(t, command, `[["look","ask"],["listen"],["pay"]]`, "OWN=1")
 		b.answer("r1", `{"yes":9007199254740993}`)
 		b.w.Await("r1", schema.StatusWaiting)
 		require.Eventually(t, func() bool {
@@ -336,9 +335,7 @@ func TestServe_Cancel_ReachesTheTool(t *testing.T) {
 	eachLanguage(t, func(t *testing.T, command []string) {
 		t.Helper()
 		for _, mode := range []string{"LOOP=1", "OWN=1"} {
-			b := newBench(t, mode)
-			b.work("one", command)
-			b.submit("r1", `[["slow"],["pay"]]`)
+			b := startBench(t, command, `[["slow"],["pay"]]`, mode)
 			require.Eventually(t, func() bool { return b.effects()["slow"] == 1 }, time.Minute, 5*time.Millisecond)
 			require.NoError(t, b.w.Fleet("ann", nil).Cancel(t.Context(), "r1", "ann", ""))
 			require.Equal(t, schema.StatusCancelled, b.w.Ended("r1").Status)
