@@ -10,8 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-
-	"golang.org/x/crypto/chacha20poly1305"
 )
 
 // ErrKeyFile comes for a file without keys, or with an invalid line. Write an id and a key on a line, such as: k1
@@ -83,38 +81,4 @@ func (f *File) Key(_ context.Context, id string) ([]byte, error) {
 		return key, nil
 	}
 	return nil, ErrNoKey
-}
-
-func (f *File) derived(id string) (*key, error) {
-	secret := f.keys[id]
-	if secret == nil {
-		return nil, ErrNoKey
-	}
-	return newKey(secret)
-}
-
-// Wrap encrypts a key with the key of an id, for a purpose; see [File.Unwrap].
-func (f *File) Wrap(id, purpose string, inner []byte) ([]byte, error) {
-	k, err := f.derived(id)
-	if err != nil {
-		return nil, err
-	}
-	return k.seal(purpose, inner), nil
-}
-
-// Unwrap returns what [File.Wrap] encrypted for the purpose: ErrNoKey without the key, ErrNotOpened with another key
-// of that id.
-func (f *File) Unwrap(id, purpose string, wrapped []byte) ([]byte, error) {
-	k, err := f.derived(id)
-	if err != nil {
-		return nil, err
-	}
-	if len(wrapped) < chacha20poly1305.NonceSizeX {
-		return nil, ErrNotOpened
-	}
-	inner, err := k.aead.Open(nil, wrapped[:k.aead.NonceSize()], wrapped[k.aead.NonceSize():], []byte(purpose))
-	if err != nil {
-		return nil, ErrNotOpened
-	}
-	return inner, nil
 }

@@ -37,14 +37,13 @@ type App struct {
 
 // Flags are the flags of every command. A flag that is not given is read from the variable in its tag environ.
 type Flags struct {
-	StateDir     string            `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user)."`
-	Conn         natsconn.Settings `embed:"" group:"server"`
-	Fleet        string            `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	StoreKeyFile string            `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"Key file of the local server's encrypted store, in the format of --key-file (WAYMARK_STORE_KEY_FILE)."`
-	KeyFile      string            `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"Keys of encrypted content, one per line: id, and 32 bytes in base64. The first one encrypts (WAYMARK_KEY_FILE)."`
-	Timeout      time.Duration     `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
-	JSON         bool              `name:"json" group:"output" help:"Print JSON, for programs."`
-	Quiet        bool              `short:"q" group:"output" help:"Print no progress and no summary."`
+	StateDir string            `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user)."`
+	Conn     natsconn.Settings `embed:"" group:"server"`
+	Fleet    string            `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	KeyFile  string            `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"Keys of encrypted content, one per line: id, and 32 bytes in base64. The first one encrypts (WAYMARK_KEY_FILE)."`
+	Timeout  time.Duration     `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON     bool              `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet    bool              `short:"q" group:"output" help:"Print no progress and no summary."`
 }
 
 // LocalKey is the key from --nkey or --creds for a server that this program starts itself: the public key in the form

@@ -8,23 +8,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
-
-// LocalServer is the configuration of a server in a state directory, with the keys of its store.
-func (a *App) LocalServer(stateDir string) (natsd.Config, error) {
-	config := natsd.Config{StateDir: stateDir}
-	var err error
-	if a.StoreKeyFile != "" {
-		if err := a.warnExposed("--store-key-file", a.StoreKeyFile, "with it the store"); err != nil {
-			return config, err
-		}
-		config.StoreKeys, err = encryption.ReadFile(a.StoreKeyFile)
-	}
-	return config, err
-}
 
 // WithServer runs an embedded server during the call of use.
 func WithServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {

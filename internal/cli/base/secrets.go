@@ -21,20 +21,14 @@ func (a *App) readKeys() (*publisher.Encryption, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.warnExposed("--key-file", a.KeyFile, "read the encrypted content"); err != nil {
-		return nil, err
+	if mode, exposed := encryption.Exposed(a.KeyFile); exposed {
+		if err := a.Say(a.Stderr, "every user of this machine can read the file of --key-file (mode %s), and read the encrypted content: restrict it with: %s",
+			mode, schema.Command("chmod 600", "", a.KeyFile)); err != nil {
+			return nil, err
+		}
 	}
 	a.Secrets = &encryption.Keys{Fleet: a.Fleet, Current: keys.Current, Key: keys.Key}
 	return keys, nil
-}
-
-// warnExposed warns that every user of the machine can read a key file.
-func (a *App) warnExposed(flag, path, and string) error {
-	mode, exposed := encryption.Exposed(path)
-	if !exposed {
-		return nil
-	}
-	return a.Say(a.Stderr, "every user of this machine can read the file of %s (mode %s), and %s: restrict it with: %s", flag, mode, and, schema.Command("chmod 600", "", path))
 }
 
 // Opened returns an event with its content decrypted as far as keys are available; without keys, the event itself.

@@ -14,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
+	"github.com/waymarkio/waymark/internal/nats/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -121,19 +122,15 @@ func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) 
 	if !errors.Is(err, natsconn.ErrNotRunning) || dirErr != nil || !natsconn.StateDirUsed(dir) {
 		return err
 	}
-	config, err := a.LocalServer(dir)
+	keys, key, err := a.LocalKey()
 	if err != nil {
-		return err
-	}
-	var key nats.Option
-	if config.Keys, key, err = a.LocalKey(); err != nil {
 		return err
 	}
 	var opts []nats.Option
 	if key != nil {
 		opts = append(opts, key)
 	}
-	return base.WithServer(ctx, config, func(nc *nats.Conn) error {
+	return base.WithServer(ctx, natsd.Config{StateDir: dir, Keys: keys}, func(nc *nats.Conn) error {
 		return use(&base.Client{NATS: nc, Target: natsconn.Target{Origin: natsconn.OriginLocal, URL: nc.ConnectedUrl()}, Fleet: a.Fleet, Prompt: a.Prompt, Wait: a.Timeout})
 	}, opts...)
 }

@@ -169,10 +169,6 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 			if c.Port != 0 {
 				return failure.New(failure.Usage, "omit --port, or add --embedded", "--port is for the embedded server, but %s names another one", target.Origin)
 			}
-			if a.StoreKeyFile != "" {
-				return failure.New(failure.Usage, "set the key in that server's configuration, jetstream { key, cipher }, or add --embedded",
-					"--store-key-file is for the embedded server, but %s names another one", target.Origin)
-			}
 			d.target = target
 			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
 			return nil
@@ -181,17 +177,14 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 	if stateErr != nil {
 		return stateErr
 	}
-	config, err := a.LocalServer(stateDir)
+	keys, key, err := a.LocalKey()
 	if err != nil {
 		return err
 	}
-	config.Port = c.Port
-	if config.Keys, d.key, err = a.LocalKey(); err != nil {
-		return err
-	}
+	d.key = key
 	startCtx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
-	server, err := natsd.Start(startCtx, config, log)
+	server, err := natsd.Start(startCtx, natsd.Config{StateDir: stateDir, Port: c.Port, Keys: keys}, log)
 	if err != nil {
 		return err
 	}

@@ -197,12 +197,8 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 		err = use(cl.NATS)
 	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
 		var dir string
-		var config natsd.Config
 		if dir, err = a.StateDirectory(); err == nil {
-			config, err = a.LocalServer(dir)
-		}
-		if err == nil {
-			err = base.WithServer(ctx, config, use)
+			err = base.WithServer(ctx, natsd.Config{StateDir: dir}, use)
 		}
 	}
 	if err != nil {

@@ -237,7 +237,7 @@ func explainServer(err error) *Error {
 		return &Error{Code: Unavailable, What: what, Hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", Own: true}
 	case errors.As(err, &full):
 		return &Error{Code: Unavailable, Hint: MakeRoom(full.Dir, full.Total)}
-	case errors.Is(err, natsd.ErrStoreKey), errors.Is(err, encryption.ErrKeyFile):
+	case errors.Is(err, encryption.ErrKeyFile):
 		return &Error{Code: Usage}
 	case errors.Is(err, natsconn.ErrUnusable):
 		return &Error{Code: General, Hint: hintStateDir}

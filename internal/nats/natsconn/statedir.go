@@ -95,9 +95,6 @@ func (l Layout) Identity() string { return filepath.Join(l.nats(), "identity.jso
 // Context is the same as a NATS context.
 func (l Layout) Context() string { return filepath.Join(l.nats(), "waymark.json") }
 
-// StoreKey is the key of the store, encrypted; it is missing for a store that is not.
-func (l Layout) StoreKey() string { return filepath.Join(l.nats(), "store-key.json") }
-
 // Store has JetStream's files.
 func (l Layout) Store() string { return filepath.Join(l.nats(), "store") }
 

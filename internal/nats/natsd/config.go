@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-
-	"github.com/waymarkio/waymark/internal/base/encryption"
 )
 
 const (
@@ -46,10 +44,6 @@ type Config struct {
 
 	// Sync is when files are synced. Default SyncAlways.
 	Sync Sync
-
-	// StoreKeys encrypt the store: a new one with the current key. An encrypted store needs its latest key, and is
-	// switched to the current one. Nil means that the store is not encrypted.
-	StoreKeys *encryption.File
 
 	// Keys are public NKeys of users (U…) that may connect with all rights, besides the user of the state directory:
 	// a daemon signs with the key that it connects with.

@@ -24,10 +24,6 @@ var (
 	// *DiskFullError for the disk. Make room and start again: acknowledged messages are kept.
 	ErrDiskFull = errors.New("disk is full")
 
-	// ErrStoreKey comes when the store is encrypted and the key is missing or wrong, or when it is not encrypted and
-	// a key is given. The message has the next step; nothing was changed.
-	ErrStoreKey = errors.New("the store cannot be opened")
-
 	// ErrStopTimeout comes when the server did not stop within Config.StopTimeout. It may still be
 	// writing: end the process before another one uses the directory.
 	ErrStopTimeout = errors.New("nats server did not stop in time")

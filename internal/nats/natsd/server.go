@@ -32,8 +32,6 @@ type Server struct {
 	nats   *server.Server
 	id     identity
 	end    natsconn.Endpoint
-	// storeSecret is the result of secret.
-	storeSecret string
 
 	marked  bool // running.json is ours; only Start uses it
 	unclean atomic.Bool
@@ -48,7 +46,7 @@ type Server struct {
 // start only. A long start is recovering a large store; ending it early waits for that recovery within
 // Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, natsconn.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+// It returns ErrInvalidConfig, natsconn.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -79,9 +77,6 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 	}
 	port, err := s.choosePort(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if s.storeSecret, err = s.secret(); err != nil {
 		return nil, err
 	}
 	if err = s.mark(); err != nil {
@@ -209,9 +204,6 @@ func (s *Server) options(port int) *server.Options {
 		NoSigs:                 true,
 		PingInterval:           DefaultPing,
 		MaxPingsOut:            maxPings,
-	}
-	if s.storeSecret != "" {
-		opts.JetStreamKey, opts.JetStreamCipher = s.storeSecret, server.ChaCha
 	}
 	for _, key := range s.cfg.Keys {
 		opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: key})
