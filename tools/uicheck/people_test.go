@@ -32,14 +32,12 @@ func TestTwoBrowsers_SettleTheSameCall_OneWinsAndTheOtherIsToldWhoDid(t *testing
 	first.clean()
 }
 
-// A rewind needs a second click, on a page that lists the work it leaves behind.
-func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
+// A rewind is confirmed on a page that lists the work it leaves behind.
+func TestActions_Rewind_IsConfirmed(t *testing.T) {
 	s := newScene(t)
 	s.stage.Fill()
 	b := s.open()
-	b.show("/run/fix-login/state?at=record:4")
-	b.click(`a[href="/run/fix-login/act/rewind?at=record%3a4"]`)
-	b.awaitPath("/run/fix-login/act/rewind")
+	b.show("/run/fix-login/act/rewind?at=record:4")
 	require.Contains(t, eval[string](b, "document.body.innerText"), "They stay in the log, but are no longer part of the run.")
 	before := len(s.stage.State("fix-login").Messages)
 	b.click(`form.act button.no`)

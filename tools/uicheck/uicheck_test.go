@@ -25,7 +25,6 @@ var looks = []struct{ name, path string }{
 	{"needs", "/needs-you"},
 	{"timeline", "/run/fix-login"},
 	{"conversation", "/run/fix-login/conversation"},
-	{"state", "/run/fix-login/state?at=record:14"},
 	{"recovery", "/run/fix-login/recovery"},
 	{"actions", "/run/triage-3/act"},
 	{"rewind", "/run/fix-login/act/rewind?at=record:4"},
@@ -103,7 +102,7 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
 	paths := []string{"/", "/needs-you", "/executors"}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act"} {
+		for _, tab := range []string{"", "/conversation", "/recovery", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}

@@ -32,9 +32,9 @@ func TestActions_Fork_BeginsARunAtThePoint(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	d.stage.Fill()
-	page := d.page("/run/fix-login/state?at=record:4")
+	page := d.page("/run/fix-login/act")
 	require.Contains(t, page, `action="/run/fix-login/act/fork"`)
-	require.Contains(t, page, `href="/run/fix-login/act/rewind?at=record%3a4"`)
+	require.Contains(t, page, `<label>Fork at <input name="at" value="end"`)
 	form := url.Values{"csrf": {d.pages.loaded()}, "at": {"record:4"}, "as": {"fix-2"}, "hold": {"yes"}}
 	status, body := d.ask(http.MethodPost, "/run/fix-login/act/fork", form, nil)
 	require.Equal(t, http.StatusOK, status, body)

@@ -37,7 +37,6 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Task: "canaryTask"})
 	require.NoError(t, err)
 	require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("canaryMessage")}}))
-	require.NoError(t, run.SetState(t.Context(), "plan", "canaryState"))
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
 	require.NoError(t, err)
 	answer := publisher.Answer{
@@ -59,13 +58,13 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 	with, without := deskOf(t, w, keys(), nil), deskOf(t, w, nil, nil)
 	form := with.formOf("r1")
 	without.formOf("r1")
-	pages := []string{"/", "/needs-you", "/run/r1", "/run/r1/conversation", "/run/r1/state", "/run/r1/recovery"}
+	pages := []string{"/", "/needs-you", "/run/r1", "/run/r1/conversation", "/run/r1/recovery"}
 	var shown, hidden strings.Builder
 	for _, path := range pages {
 		shown.WriteString(with.page(path))
 		hidden.WriteString(without.page(path))
 	}
-	for _, canary := range []string{"canaryTask", "canaryMessage", "canaryState", "canaryAnswer", "canaryEffect", "canaryPayee", "canaryBlob", "canaryQuestion", "canaryTitle"} {
+	for _, canary := range []string{"canaryTask", "canaryMessage", "canaryAnswer", "canaryEffect", "canaryPayee", "canaryBlob", "canaryQuestion", "canaryTitle"} {
 		require.Contains(t, shown.String(), canary)
 	}
 	require.NotContains(t, hidden.String(), "canary")

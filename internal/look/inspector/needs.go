@@ -424,5 +424,5 @@ func (s *Inspector) mark(ctx context.Context, r *http.Request) (next, said strin
 	if err := s.Fleet.Ask(ctx, schema.VerbMark, run, schema.MarkRequest{Name: name, By: s.By, RequestID: rand.Text()}, &reply); err != nil {
 		return "", "", err
 	}
-	return runPath(run, "/state"), "Marked " + run + " as " + name + ".", nil
+	return runPath(run, ""), "Marked " + run + " as " + name + ".", nil
 }

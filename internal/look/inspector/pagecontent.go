@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/base/encryption"
 	"github.com/waymarkio/waymark/internal/base/output"
@@ -280,92 +279,6 @@ func (s *Inspector) stateOf(ctx context.Context, run, at string) (state *schema.
 		missing, err = err, nil
 	}
 	return state, missing, err
-}
-
-// stateBody is the page of a run at a point.
-type stateBody struct {
-	// Record is the shown record, of Records; At is the requested point.
-	Record, Records int64
-	At              string
-	Calls           []schema.OpenCall
-	Waits           []schema.OpenInterrupt
-	Values          []valueRow
-	Marks           []schema.Mark
-	Messages        []messageRow
-	First, Previous string
-	Next, Last      string
-	Commands        []string
-	NoContent       bool
-}
-
-type valueRow struct {
-	Key, Text, Set string
-	Turn           int32
-}
-
-// shownMessages bounds the latest messages on the page of a state.
-const shownMessages = 3
-
-func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, error) {
-	run := r.PathValue("run")
-	at, err := point(r)
-	if err != nil {
-		return nil, err
-	}
-	if n := r.URL.Query().Get("record"); at == "" && n != "" { // of the slider, which works without script
-		at = fmt.Sprintf("record:%d", max(number(n), 1))
-	}
-	var now *view
-	var reply, shown *schema.GetReply
-	group, asking := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		now, reply, err = s.head(asking, r, "state", "")
-		return err
-	})
-	group.Go(func() (err error) {
-		shown, err = s.content(asking, run, at)
-		return err
-	})
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	body := stateBody{Records: reply.Head.Records, NoContent: s.NoContent}
-	h := &shown.Head
-	body.Record = h.Records
-	if shown.At != nil {
-		body.Record = shown.At.Records
-	}
-	body.At = fmt.Sprintf("record:%d", body.Record)
-	v, err := s.runView(ctx, shown, "state", "runs get "+run+" --view state --at "+body.At)
-	if err != nil {
-		return nil, err
-	}
-	v.Run.Things = now.Run.Things
-	path := v.Run.Path + "/state?at=record:"
-	if body.Record > 1 {
-		body.First, body.Previous = path+"1", path+fmt.Sprint(body.Record-1)
-	}
-	if body.Record < body.Records {
-		body.Next, body.Last = path+fmt.Sprint(body.Record+1), path+fmt.Sprint(body.Records)
-	}
-	body.Calls, body.Waits, body.Marks = h.OpenCalls, h.Interrupts, h.Marks
-	for _, value := range shown.State.Values {
-		text := encryption.ReadableField(string(value.Value), value.Refs, "/value")
-		if s.NoContent {
-			text = output.Bytes(int64(len(value.Value)))
-		}
-		body.Values = append(body.Values, valueRow{value.Key, cut(text, fieldCut), value.Time, value.Turn})
-	}
-	if !s.NoContent {
-		list := messagesOf(run, body.At, shown.State)
-		body.Messages = list[max(len(list)-shownMessages, 0):]
-	}
-	body.Commands = []string{
-		s.commandOf("fork " + run + " --at " + body.At + " --hold"), s.commandOf("resume " + run + " --at " + body.At + " --dry-run"),
-		s.commandOf("diff " + run + "@" + body.At + " " + run),
-	}
-	v.Body = &body
-	return v, nil
 }
 
 // headAt reads the head of a run at a point.

@@ -40,7 +40,6 @@ func (s *Inspector) pages() []page {
 		{"/health", "health", 2 * calm, s.healthPage},
 		{"/run/{run}", "run", brisk, s.timelinePage},
 		{"/run/{run}/conversation", "conversation", brisk, s.conversationPage},
-		{"/run/{run}/state", "state", calm, s.statePage},
 		{"/run/{run}/recovery", "recovery", brisk, s.recoveryPage},
 		{"/run/{run}/act", "actions", calm, s.actionsPage},
 		{"/run/{run}/act/rewind", "sure", 0, s.rewindPage},
@@ -131,7 +130,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "bulk", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "recovery", "actions", "sure", "bulk", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
@@ -140,20 +139,19 @@ func parse(now func() time.Time) map[string]*template.Template {
 
 // functions of the templates. Foreign text passes through one, block or cut, which make invisible characters visible.
 var functions = template.FuncMap{
-	"one":     output.Printable,
-	"lines":   block,
-	"cut":     func(n int, s string) string { return cut(output.Printable(s), n) },
-	"json":    func(v jsontext.Value) string { return block(pretty(v)) },
-	"local":   output.LocalTime,
-	"clock":   output.Clock,
-	"bytes":   output.Bytes,
-	"span":    func(ms int64) string { return story.Span(time.Duration(ms) * time.Millisecond) },
-	"tokens":  story.TokensText,
-	"state":   stateOf,
-	"plural":  plural,
-	"with2at": func(v *view, at string) forkForm { return forkForm{v, at} },
-	"card":    func(v *view, t thing) card { return card{v, []thing{t}} },
-	"cards":   func(v *view, things []thing) card { return card{v, things} },
+	"one":    output.Printable,
+	"lines":  block,
+	"cut":    func(n int, s string) string { return cut(output.Printable(s), n) },
+	"json":   func(v jsontext.Value) string { return block(pretty(v)) },
+	"local":  output.LocalTime,
+	"clock":  output.Clock,
+	"bytes":  output.Bytes,
+	"span":   func(ms int64) string { return story.Span(time.Duration(ms) * time.Millisecond) },
+	"tokens": story.TokensText,
+	"state":  stateOf,
+	"plural": plural,
+	"card":   func(v *view, t thing) card { return card{v, []thing{t}} },
+	"cards":  func(v *view, things []thing) card { return card{v, things} },
 }
 
 // plural is a count of any kind with its noun.
@@ -176,12 +174,6 @@ func (c card) ID() string {
 		return "fg-" + c.T().ID
 	}
 	return "f-" + c.T().ID
-}
-
-// forkForm is the form that forks a run at a point.
-type forkForm struct {
-	V  *view
-	At string
 }
 
 // block makes foreign text of several lines printable.

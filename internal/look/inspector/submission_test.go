@@ -104,7 +104,8 @@ func TestForms_SentSeveralTimes_AreDoneOnce(t *testing.T) {
 	require.Len(t, d.world.State("busy").Signals, 3)
 
 	const fork = "/run/busy/act/fork"
-	form = d.formTo("/run/busy/state?at=record:1", fork)
+	form = d.formTo("/run/busy/act", fork)
+	form.Set("at", "record:1")
 	form.Set("hold", "yes")
 	path := d.clicks(fork, form)
 	require.True(t, strings.HasPrefix(path, "/run/busy-fork-"), path)

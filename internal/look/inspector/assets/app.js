@@ -126,32 +126,6 @@ document.addEventListener("selectionchange", () => {
   }
 });
 
-// The slider shows the state at its place at once. Steps that come while one is read are one step.
-let sliding = null;
-async function slide(address) {
-  const first = !sliding;
-  sliding = address;
-  if (!first) return;
-  try {
-    let done = "";
-    while (sliding !== done) {
-      done = sliding;
-      const answer = await fetch(done);
-      if (!answer.ok) break;
-      take(await answer.text());
-      history.replaceState(null, "", done);
-    }
-  } catch {
-    alert("The connection to waymark ui is lost: this page shows what was there before.");
-  } finally {
-    sliding = null;
-    follow();
-  }
-}
-document.addEventListener("input", (e) => {
-  if (e.target.type === "range") slide(e.target.form.getAttribute("action") + "?at=record:" + e.target.value);
-});
-
 // Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t e h to the pages, p pauses.
 document.addEventListener("keydown", (e) => {
   if (!keyed || e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
