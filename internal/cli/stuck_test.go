@@ -141,7 +141,7 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 	want := map[string]stuckRow{
 		"asks":        {Kind: "waiting", Why: "waits for an answer: Which of the two hundred and twelve branches of the repository shall be merged first?"},
 		"approval":    {Kind: "waiting", Why: "waits for approval of deploy: Deploy to production?"},
-		"held":        {Kind: "held", Why: "held: send_mail may have run (turn 1, call c1): What was the outcome of call c1 of tool send_mail in turn 1? it is in doubt and its replay policy requires a person to settle it"},
+		"held":        {Kind: "held", Why: "held: send_mail may have run (turn 1, call c1): it is in doubt and its replay policy requires a person to settle it"},
 		"overdue":     {Kind: "overdue", Why: "overdue: tool compile has not returned within 10ms"},
 		"orphaned":    {Kind: "orphaned", Why: "orphaned: its executor is gone"},
 		"submitted":   {Kind: "interrupted", Why: "submitted: no executor has claimed it"},

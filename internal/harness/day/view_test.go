@@ -74,7 +74,7 @@ type reason struct {
 // line is a reason without what is of one run.
 func (r *reason) line() string {
 	why := number.ReplaceAllString(clock.ReplaceAllString(r.Why, ""), "…")
-	why, _, _ = strings.Cut(why, ": What was the outcome")
+	why, _, _ = strings.Cut(why, ": it is in doubt")
 	return fmt.Sprintf("%s: %s", r.Kind, why)
 }
 

@@ -98,7 +98,8 @@ func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Re
 		if i := slices.IndexFunc(h.Interrupts, func(w schema.OpenInterrupt) bool {
 			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey && w.Message != ""
 		}); i >= 0 {
-			why += ": " + h.Interrupts[i].Message
+			message := h.Interrupts[i].Message
+			why += ": " + strings.TrimSpace(message[strings.Index(message, "? ")+1:]) // the question itself says the same as why
 		}
 		r := add(Held, why, c.Since)
 		about(r, c.CallKey, c.Name)
