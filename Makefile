@@ -39,6 +39,8 @@ NOT_TESTED = { mkdir -p $(RECORDS); echo "NOT TESTED: $@: $(1)" | tee -a $(RECOR
 # Lint and tests of a module of its own, with flags of its tests: its dependencies are large.
 MODULE = go -C $(1) mod download || $(call NOT_TESTED,the modules of $(1) cannot be fetched); \
 	cd $(1) && $(LINT) run --config $(CURDIR)/.golangci.yml ./... && $(TEST) -count=1 $(2) ./...
+# The path of Claude Code, from npm; empty where npm cannot fetch it.
+CLAUDE = $$(sh tools/npm.sh $(BIN)/claude-$(CLAUDE_CODE_VERSION) claude @anthropic-ai/claude-code@$(CLAUDE_CODE_VERSION))
 # The folders of files that have a line like this.
 WITH = $$(git grep -l --untracked -E '$(1)' -- '*.go' ':!tools' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
 
@@ -94,10 +96,10 @@ deploycheck: $(LINT) $(GOTESTSUM) ## pass the files in deploy to their real read
 	$(call MODULE,tools/deploycheck,-parallel 6)
 agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs
 	$(call MODULE,docs/examples/agents)
-uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
-	export WAYMARK_AXE="$$(sh tools/npm.sh $(BIN)/axe-$(AXE_CORE_VERSION) axe-core/axe.min.js axe-core@$(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
+uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with axe-core and Claude Code from npm
+	export WAYMARK_AXE="$$(sh tools/npm.sh $(BIN)/axe-$(AXE_CORE_VERSION) axe-core/axe.min.js axe-core@$(AXE_CORE_VERSION))" WAYMARK_CLAUDE="$(CLAUDE)" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
 agentcheck: $(GOTESTSUM) ## kill Claude Code and Codex, from npm, under waymark agent, with scripted models (FULL=1: 100 and 30 kills)
-	export WAYMARK_CLAUDE="$$(sh tools/npm.sh $(BIN)/claude-$(CLAUDE_CODE_VERSION) claude @anthropic-ai/claude-code@$(CLAUDE_CODE_VERSION))" \
+	export WAYMARK_CLAUDE="$(CLAUDE)" \
 		WAYMARK_CODEX="$$(sh tools/npm.sh $(BIN)/codex-$(CODEX_VERSION) codex @openai/codex@$(CODEX_VERSION))" $(if $(FULL),WAYMARK_E2E_FULL=1); \
 	[ -n "$$WAYMARK_CLAUDE$$WAYMARK_CODEX" ] || $(call NOT_TESTED,npm cannot fetch Claude Code and Codex); \
 	$(TEST) -count=1 ./internal/cli/agent

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/xml"
 	"fmt"
 	"os"
@@ -14,13 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/waymarktest"
-	"github.com/waymarkio/waymark/schema"
 )
 
-// pictures are the terminal pictures of README.md and docs/looking.md: a command in colour, at the width that the page shows. -update draws them.
+// pictures are the terminal pictures of docs/looking.md: a command in colour, at the width that the page shows. -update draws them.
 var pictures = []struct {
 	name, command string
 	world         func(*testing.T) *world
@@ -30,7 +25,6 @@ var pictures = []struct {
 	{"artifacts", "artifacts fix-login", storied, 100},
 	{"stuck", "runs ls --stuck", stalled, 100},
 	{"inbox", "inbox", stalled, 100},
-	{"killed", "runs show letters", killed, 80},
 }
 
 func TestPictures_Page_Exist(t *testing.T) {
@@ -59,40 +53,6 @@ func stalled(t *testing.T) *world {
 	})
 	moved := w.Now()
 	w.until(func() bool { return time.Now().After(moved) }) // nothing on a picture is of the future
-	return w
-}
-
-// killed has the run of the README's quickstart: its executor is killed while the model is asked in turn 3, and started again.
-func killed(t *testing.T) *world {
-	t.Helper()
-	w := &world{waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), t}
-	third := make(chan struct{}, 2)
-	courier := publisher.Loop{
-		Model: func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
-			if request.Turn == 3 {
-				third <- struct{}{}
-			}
-			select {
-			case <-time.After(3 * time.Second):
-			case <-ctx.Done():
-				return publisher.Answer{}, ctx.Err()
-			}
-			if request.Turn > 4 {
-				return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("All letters are sent.")}}}, nil
-			}
-			return publisher.Answer{Calls: []publisher.ToolCall{{Name: "send", Arguments: []byte(`{}`)}}}, nil
-		},
-		Tools: []publisher.Tool{publisher.NewTool("send", "Sends a letter.", publisher.Hold,
-			func(context.Context, struct{}) (string, error) { return "sent", nil })},
-	}
-	spec := publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"courier": courier}}
-	first := w.Serve("courier-1", spec, nil)
-	_, err := first.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "letters", Agent: "courier", Task: "Write to four people."})
-	require.NoError(t, err)
-	<-third
-	first.Kill()
-	w.Serve("courier-1", spec, nil)
-	w.Ended("letters")
 	return w
 }
 

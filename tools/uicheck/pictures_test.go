@@ -49,13 +49,13 @@ func (b *tab) draw(name string) {
 	whole, err := png.Decode(bytes.NewReader(taken))
 	require.NoError(b, err)
 	var small bytes.Buffer
-	require.NoError(b, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, reduced(whole)))
+	require.NoError(b, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, reduced(whole, colours)))
 	require.Less(b, small.Len(), pictureBytes, name)
 	require.NoError(b, os.WriteFile(file(name), small.Bytes(), 0o644))
 }
 
 // reduced is a picture in few colours: frequent ones, and rare ones that no other comes close to.
-func reduced(whole image.Image) *image.Paletted {
+func reduced(whole image.Image, colours int) *image.Paletted {
 	bounds := whole.Bounds()
 	counts := make(map[color.RGBA]int)
 	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(whole.At(x, y)).(color.RGBA) } //nolint:errcheck,forcetypeassert // a model's own type
@@ -118,7 +118,7 @@ func TestReduced_APageWithRareColours_KeepsThem(t *testing.T) {
 	red, amber := color.RGBA{180, 30, 20, 255}, color.RGBA{240, 190, 90, 255}
 	whole.Set(5, 5, red)
 	whole.Set(50, 50, amber)
-	small := reduced(whole)
+	small := reduced(whole, colours)
 	require.Len(t, small.Palette, colours)
 	require.Equal(t, red, small.At(5, 5))
 	require.Equal(t, amber, small.At(50, 50))
