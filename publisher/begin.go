@@ -110,15 +110,10 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 			return again, err
 		}
 	}
-	if c.open != nil && c.open.State.Requested() && guarded {
-		// Other executors treat the call as not begun until this event is durable.
-		_, err := c.run.publish(ctx, beginDraft(c.open, c.stricter))
-		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
-			err = nil // another goroutine of this handle began it first
-		}
-		return true, err
+	if c.open != nil && c.open.State.Requested() && guarded && !c.later() {
+		return true, c.run.begin(ctx, beginDraft(c.open, c.stricter))
 	}
-	if left, err := c.run.provenFor(); err != nil || left > 0 || !guarded {
+	if left, err := c.run.provenFor(); err != nil || left > 0 || !guarded || c.later() {
 		return false, err
 	}
 	if c.proofs == beginTries {
@@ -126,6 +121,18 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 	}
 	c.proofs++
 	return true, c.run.prove(ctx, c.key)
+}
+
+// later reports whether the tool says itself when it begins.
+func (c *callRunner) later() bool { return c.asked.BeginsLater && !c.open.Replay.Rerunnable() }
+
+// begin records that a requested call begins now. Other executors treat it as not begun until that is durable.
+func (r *Run) begin(ctx context.Context, begin draft) error {
+	_, err := r.publish(ctx, begin)
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
+		return nil // another goroutine of this handle began it first
+	}
+	return err
 }
 
 // provenFor returns how long from now a tool may begin on the latest proof; 0 or less if another proof is needed.

@@ -157,11 +157,18 @@ func (b *callBook) release(key schema.CallKey, delivered bool) {
 	}
 }
 
-// begin marks a call as run by this handle and returns the number of the attempt.
-func (b *callBook) begin(key schema.CallKey, earlier int) int {
+// begin marks a call as run by this handle and returns how often it was.
+func (b *callBook) begin(key schema.CallKey) int {
 	c := b.on(key, callBegins)
 	c.tries++
-	return earlier + c.tries
+	return c.tries
+}
+
+// begins marks a call as run by this handle, unless it is.
+func (b *callBook) begins(key schema.CallKey) {
+	if b.look(key).stage != callRunning {
+		b.begin(key)
+	}
 }
 
 // ran keeps the outcome of a tool until it is durable and delivered.

@@ -31,7 +31,7 @@ func TestCallBook_ReserveWithoutOccurrence_NamesTheNextOne(t *testing.T) {
 func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 	b := newCallBook()
 	key, _ := b.reserve(1, "c", 0)
-	require.Equal(t, 1, b.begin(key, 0))
+	require.Equal(t, 1, b.begin(key))
 	require.Equal(t, callRunning, b.look(key).stage)
 	b.ran(key, &outcome{})
 	require.Equal(t, callRan, b.look(key).stage, "its outcome is known")

@@ -69,7 +69,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	}
 	timeout, run := cmp.Or(t.Timeout, l.ToolTimeout), t.Run
 	recorded := call.Replay
-	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter one of this policy and the recorded one applies
+	call.Replay, call.VerifySubject, call.BeginsLater = t.Replay, t.VerifySubject, t.BeginsLater // the stricter one of this policy and the recorded one applies
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
 		return turn.Tool(ctx, call, l.retried(run, timeout))
 	}
@@ -133,7 +133,9 @@ func (l *looping) once(ctx context.Context, turn *Turn, call ToolCall, run ToolF
 		return run(ctx, inv)
 	})
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil && !errors.Is(err, ErrToolFailed) && !errors.Is(err, ErrAbandoned) {
-		return turn.Tool(ctx, call, run) // returns that it is held
+		return turn.Tool(ctx, call, func(context.Context, Invocation) (ToolResult, error) { // returns that it is held, if it has begun
+			return ToolResult{}, fmt.Errorf("it did not begin within %s: %w", timeout, context.DeadlineExceeded)
+		})
 	}
 	return result, err
 }

@@ -58,6 +58,9 @@ type Tool struct {
 	// Concurrent allows calls of the tool to run concurrently with other calls of the same answer. Pure tools always
 	// may.
 	Concurrent bool
+	// BeginsLater: Run calls [Invocation.MayBegin] right before the work of a hold or verify call begins, which records
+	// that it begins. A call whose Run returned an error before, such as [ErrLost], has no effect and is not in doubt.
+	BeginsLater bool
 	// Run runs the tool. Required.
 	Run ToolFunc
 

@@ -37,6 +37,8 @@ type Invocation struct {
 	latest *int
 	// run of the call; nil outside of a run.
 	run *Run
+	// begin records that the call begins now.
+	begin draft
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject must refuse epochs older
 	// than the question it answered; see [ServeVerify].
 	Epoch schema.Epoch
@@ -48,18 +50,30 @@ func (i Invocation) Run() *Run { return i.run }
 
 // MayBegin returns how long from now the call may still begin, at most two seconds. Call it in a tool whose work begins
 // later, or in another process, right before the work begins, and do not begin after that time. If less than half of it
-// is left, MayBegin publishes an event that proves the epoch; see [Turn.Tool]. Any time will do for a pure or idempotent
-// call. Do not begin after an error: return it.
+// is left, MayBegin publishes an event that proves the epoch; see [Turn.Tool]. The first one of a tool that begins later
+// ([Tool].BeginsLater) publishes tool.called. Any time will do for a pure or idempotent call. Do not begin after an error:
+// return it.
 func (i Invocation) MayBegin(ctx context.Context) (time.Duration, error) {
 	if i.run == nil || i.Replay.Rerunnable() {
 		return beginWithin, nil
 	}
 	r := i.run
 	for range beginTries {
-		if left, err := r.provenFor(); err != nil || left > r.fleet.proofAge/2 {
-			return left, err
+		left, err := r.provenFor()
+		open := r.ledger.call(i.Key).open
+		switch {
+		case err != nil:
+		case open == nil:
+			err = fmt.Errorf("beginning call %s in turn %d of run %s: %w: it is closed", i.Key.ToolCallID, i.Key.Turn, r.id, ErrConflict)
+		case open.State.Requested():
+			err = r.begin(ctx, i.begin)
+		case left > r.fleet.proofAge/2:
+			r.ledger.do(func(l *ledger) { l.calls.begins(i.Key) })
+			return left, nil
+		default:
+			err = r.prove(ctx, i.Key)
 		}
-		if err := r.prove(ctx, i.Key); err != nil {
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -104,7 +118,7 @@ func Result(v any) (ToolResult, error) {
 //   - recorded as another tool or with other arguments: [ErrDiverged].
 //
 // The tool of a hold or verify call runs only after an acknowledgement that proves the handle's epoch: that of a new
-// event, sent at most two seconds ago. If the last acknowledgement does not prove it, Tool publishes one more event
+// event, sent at most two seconds ago. A tool that begins later ([ToolCall].BeginsLater) asks for it itself. If the last acknowledgement does not prove it, Tool publishes one more event
 // (tool.decided of the policy waymark.begin). So an executor that was paused or cut off learns of a takeover before its
 // tool runs.
 //
@@ -266,8 +280,14 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			}
 		}
 	}
-	inv.Attempt = with(r.ledger, func(l *ledger) int { return l.calls.begin(key, earlier) })
+	inv.Attempt = earlier + with(r.ledger, func(l *ledger) int {
+		if c.later() {
+			return l.calls.look(key).tries + 1
+		}
+		return l.calls.begin(key)
+	})
 	latest := inv.Attempt
+	inv.begin = beginDraft(c.open, c.stricter)
 	inv.latest = &latest
 	inv.Replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change its copy, not the record's
 	timeout := c.asked.Timeout
@@ -284,6 +304,16 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrWaiting) || errors.Is(err, ErrLost) || errors.Is(err, ErrPaused) && with(r.ledger, (*ledger).paused) != nil) {
 		// The effect of the tool is unknown, or the tool runs again once the run has its answer: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
+	}
+	if now := r.ledger.call(key); now.stage != callRunning && now.open != nil { // it returned before it began
+		if err != nil {
+			failure := failureOf(err)
+			failure.Message, failure.Retryable = clipped(failure.Message, maxToolError), false
+			return ToolResult{}, c.fail(ctx, failure)
+		}
+		if _, err := inv.MayBegin(ctx); err != nil { // it had to ask for this
+			return ToolResult{}, err
+		}
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok && !c.open.Replay.Rerunnable() {
 		// The effect is unknown here, too: the tool may have had it before the panic.

@@ -128,6 +128,8 @@ type ToolCall struct {
 	// Timeout is how long the tool may take. It is recorded for observers: the SDK does not stop the tool, but
 	// heartbeats report the call as overdue; see [schema.Overdue]. 0 means no bound.
 	Timeout time.Duration
+	// BeginsLater: as in [Tool], for [Turn.Tool].
+	BeginsLater bool
 	// Error closes the call as failed: it cannot be made, for example because its tool does not exist. [Turn.Answer] and
 	// [Turn.Tool] accept it.
 	Error *schema.Error

@@ -134,6 +134,7 @@ func (s *Session) open(asked publisher.ToolCall) (*call, error) {
 
 // drive brings a call to its outcome.
 func (s *Session) drive(c *call, asked publisher.ToolCall) {
+	asked.BeginsLater = true // when a requester takes it, which may leave while a person is asked
 	for range turnTries {
 		turn, open := s.place(&asked)
 		if open { // a person, or an earlier executor, may have told what became of it

@@ -44,7 +44,7 @@ func perform(role string) int {
 		err = performGo(ctx, connect)
 	} else {
 		err = worker.Serve(ctx, worker.Config{
-			Command: languages[role], Stderr: os.Stderr, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel), Connect: connect, Ready: func(*worker.Hello, string) {},
+			Command: commandOf(role), Stderr: os.Stderr, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel), Connect: connect, Ready: func(*worker.Hello, string) {},
 		})
 	}
 	if err != nil {
@@ -52,6 +52,15 @@ func perform(role string) int {
 		return 1
 	}
 	return 0
+}
+
+// commandOf is the program of a worker. That of the role "played" plays the scripts with the number of the start.
+func commandOf(role string) []string {
+	self, err := os.Executable()
+	if role != "played" || err != nil {
+		return languages[role]
+	}
+	return []string{"sh", "-c", `for n in 1 2; do mkdir "$LEDGER.$n.started" 2>/dev/null && PLAY="$LEDGER.$n" exec "$0"; done`, self}
 }
 
 func performGo(ctx context.Context, connect func(context.Context, string, func(*publisher.Config)) (*publisher.Fleet, error)) error {

@@ -304,7 +304,7 @@ func (w *Worker) loop() publisher.Loop {
 		_ = parameters.Canonicalize() // clients write the same schema with other spaces; another text is refused below
 		l.Tools = append(l.Tools, publisher.Tool{
 			Name: t.Name, Description: t.Description, Parameters: []byte(parameters), Replay: t.Replay, VerifySubject: w.verifySubject(t),
-			SideEffect: t.SideEffect, Version: t.Version, Timeout: milliseconds(t.TimeoutMS), Concurrent: t.Concurrent, Run: w.tool,
+			SideEffect: t.SideEffect, Version: t.Version, Timeout: milliseconds(t.TimeoutMS), Concurrent: t.Concurrent, BeginsLater: true, Run: w.tool,
 		})
 	}
 	return l

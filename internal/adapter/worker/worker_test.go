@@ -535,6 +535,70 @@ func TestServe_StandsStillInATool_LateResultIsAdopted(t *testing.T) {
 	})
 }
 
+// A worker, or its program, is killed while the program has a call that it has not begun: the call is not in doubt, and
+// the next one runs it. After go it is.
+func TestServe_KilledAroundBegin_InDoubtFromGoOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: processes, and a silence")
+	}
+	t.Parallel()
+	tool := `> {"id":%d,"do":"tool","run":"r1","turn":1,"epoch":%d,"name":"mail","arguments":{},"key":"r1.1.c1.1","attempt":1,"begin":true}` + "\n"
+	begin := `< {"id":%d,"begin":true}` + "\n" + `> {"id":%[1]d,"go":true,"within_ms":1}` + "\n"
+	hello := `< {"hello":{"protocol":1,"agent":"clerk","tools":[{"name":"mail","replay":"hold"}]}}` + "\n"
+	asked := hello + `> {"id":1,"do":"model","run":"r1","turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Go."}]}]}` + "\n" +
+		`< {"id":1,"calls":[{"id":"c1","name":"mail","arguments":{}}]}` + "\n" + fmt.Sprintf(tool, 2, 2)
+	for _, killed := range []string{"worker", "program"} {
+		for _, begun := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", killed, begun), func(t *testing.T) {
+				t.Parallel()
+				script := filepath.Join(t.TempDir(), "script")
+				first, second := asked, hello+fmt.Sprintf(tool, 1, 3)+fmt.Sprintf(begin, 1)+`< {"id":1,"result":"sent"}`+"\n"
+				if begun {
+					first, second = first+fmt.Sprintf(begin, 2), hello
+				}
+				require.NoError(t, os.WriteFile(script+".1", []byte(first), 0o600))
+				require.NoError(t, os.WriteFile(script+".2", []byte(second), 0o600))
+				m := &mixed{t: t, w: waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), roles: []string{"played"}, alive: make([]*exec.Cmd, 1)}
+				m.ledger = script
+				var err error
+				m.log, err = os.Create(script + ".log")
+				require.NoError(t, err)
+				m.start(0)
+				t.Cleanup(func() {
+					_ = m.alive[0].Process.Kill()
+					_ = m.alive[0].Wait()
+					text, _ := os.ReadFile(script + ".log")
+					for _, n := range []string{".1", ".2"} {
+						failed, _ := os.ReadFile(script + n + ".failed")
+						require.Empty(t, string(failed), string(text))
+					}
+				})
+				_, err = m.w.Fleet("submitter", nil).Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Go."})
+				require.NoError(t, err)
+				require.Eventually(t, func() bool { _, err := os.Stat(script + ".1.played"); return err == nil }, time.Minute, 5*time.Millisecond)
+				if killed == "worker" {
+					require.NoError(t, m.alive[0].Process.Kill())
+					_ = m.alive[0].Wait() // killed
+					m.start(0)
+				} else {
+					for _, pid := range programs(m.alive[0].Process.Pid) {
+						require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+					}
+				}
+				if !begun {
+					require.Equal(t, schema.StatusCompleted, m.w.Ended("r1").Status)
+					require.JSONEq(t, `"sent"`, string(m.w.State("r1").Calls[0].Result))
+					return
+				}
+				require.Eventually(t, func() bool {
+					head := m.w.State("r1").Head
+					return head.Epoch == 3 && len(head.OpenCalls) == 1 && head.OpenCalls[0].State == schema.CallHeld
+				}, time.Minute, 5*time.Millisecond)
+			})
+		}
+	}
+}
+
 // A framework may take the error that says "leave the run" for a tool's, and go on: nothing more is recorded.
 func TestServe_ProgramGoesOnAfterStop_IsStoppedAgain(t *testing.T) {
 	t.Parallel()
