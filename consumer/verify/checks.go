@@ -109,12 +109,12 @@ func turnNotStarted(_ *conduct, s *step) string {
 	return ""
 }
 
-func openCall(_ *conduct, s *step) string {
+func openCall(c *conduct, s *step) string {
 	switch d := s.verdict.Data.(type) {
 	case *schema.TurnEndedData:
 		for i := range s.head.OpenCalls {
-			if c := &s.head.OpenCalls[i]; s.verdict.Over && c.Turn == d.Turn {
-				return fmt.Sprintf("call %.80q of turn %d is begun and has no outcome", c.ToolCallID, c.Turn)
+			if open := &s.head.OpenCalls[i]; s.verdict.Over && open.Turn == d.Turn {
+				return fmt.Sprintf("call %.80q of turn %d is begun and has no outcome", open.ToolCallID, open.Turn)
 			}
 		}
 	case *schema.RunEndedData:
@@ -124,7 +124,7 @@ func openCall(_ *conduct, s *step) string {
 			return fmt.Sprintf("the run is completed, and call %.80q of turn %d is open", s.head.OpenCalls[0].ToolCallID, s.head.OpenCalls[0].Turn)
 		case len(s.verdict.Abandoned) > 0:
 			return fmt.Sprintf("the run is completed, and call %.80q of turn %d was not made", s.verdict.Abandoned[0].ToolCallID, s.verdict.Abandoned[0].Turn)
-		case s.head.TurnOpen:
+		case s.head.TurnOpen && len(s.head.TurnCalls) == 0 && c.said != s.head.Turn: // otherwise the loop is another program's
 			return fmt.Sprintf("the run is completed, and turn %d is open", s.head.Turn)
 		}
 	}

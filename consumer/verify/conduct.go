@@ -65,6 +65,8 @@ type conduct struct {
 	numbered, unnumbered bool
 	// returned are the tools of the calls that returned a result, by call id.
 	returned map[string]string
+	// said is the latest turn that got a message of the assistant without an answer.
+	said int32
 	// handed: another run continues the work.
 	handed bool
 }
@@ -184,6 +186,10 @@ func (c *conduct) remember(s *step) {
 	switch d := s.verdict.Data.(type) {
 	case *schema.HandoffAcceptedData:
 		c.handed = true
+	case *schema.MessageAddedData:
+		if d.Message.Role == schema.RoleAssistant {
+			c.said = s.turn
+		}
 	case *schema.ToolReturnedData:
 		if s.call != nil && (d.IsError == nil || !*d.IsError) {
 			c.keep(d.ToolCallID, s.call.Name)

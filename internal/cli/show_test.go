@@ -332,6 +332,37 @@ func TestRuns_EncryptedTask_OnlyTheKeyShowsIt(t *testing.T) {
 }
 
 // What a run that was handed in did: its first executor took nothing over, a denied call took no time, and nothing is open behind the end.
+// The loop of such a run is another program's: its turns are no requests to a model.
+func TestRunsShow_LoopOfAnotherProgram_HasNoModelRows(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	f := w.Fleet("ex-1", nil)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	say := func(role string) schema.Message {
+		return schema.Message{Role: role, Parts: []schema.Part{schema.Text("x")}}
+	}
+	for i, calls := range [][]publisher.ToolCall{{{ID: "a", Name: "look", Replay: publisher.Pure}}, nil} {
+		turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{say(schema.RoleUser)}})
+		require.NoError(t, err)
+		keys, err := turn.Call(t.Context(), calls...)
+		require.NoError(t, err)
+		for _, key := range keys {
+			require.NoError(t, turn.Return(t.Context(), key, publisher.ToolResult{}))
+		}
+		if i == 1 {
+			require.NoError(t, run.AddMessage(t.Context(), say(schema.RoleAssistant)))
+		}
+	}
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Contains(t, out, "look")
+	require.NotContains(t, out, "no answer was recorded")
+	code, out, _ = w.ask("100", "", "verify", "r1", "--strict")
+	require.Zero(t, code, out)
+}
+
 func TestRunsShow_RunThatEnded_NothingIsOpen(t *testing.T) {
 	t.Parallel()
 	w := &world{waymarktest.Start(t), t}

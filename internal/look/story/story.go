@@ -46,6 +46,8 @@ type Beat struct {
 	Record int64 `json:"-"`
 	// lost: a takeover came before its outcome.
 	lost bool
+	// own: calls or messages of the turn came without an answer.
+	own bool
 	// call that a wait is about; empty for none.
 	call schema.CallKey
 }
@@ -162,7 +164,12 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, unnamed), At: when})
 	case *schema.RunPausedData:
 		s.say(&Beat{Kind: KindRun, What: "paused", Detail: "by " + cmp.Or(d.By, unnamed) + ": " + d.Reason, At: when})
+	case *schema.MessageAddedData:
+		if s.turn != nil && d.Message.Role == schema.RoleAssistant {
+			s.turn.own = true
+		}
 	case *schema.TurnStartedData:
+		s.unanswered()
 		if changes := schema.Drift(s.version, d.Version, nil); len(changes) > 0 {
 			s.say(&Beat{Kind: KindRun, What: "version", Turn: d.Turn, Detail: strings.Join(changes, "; "), At: when})
 		}
@@ -205,10 +212,7 @@ func (s *Story) takeover(d *schema.RunResumedData, when string) {
 			b.Open, b.lost, b.Detail = false, true, "no outcome: its executor was gone"
 		}
 	}
-	if s.turn != nil && s.turn.Open {
-		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
-		s.turn = nil
-	}
+	s.unanswered()
 	s.takeovers++
 	if s.takeovers == 1 && s.submitted {
 		s.say(&Beat{Kind: KindRun, What: "claimed", Detail: "by " + d.Executor, At: when})
@@ -227,6 +231,19 @@ func (s *Story) takeover(d *schema.RunResumedData, when string) {
 	}
 }
 
+// unanswered ends a turn that got no answer. If it got calls or messages, its loop is another program's, and it had no
+// request to a model.
+func (s *Story) unanswered() {
+	if s.turn == nil {
+		return
+	}
+	s.turn.Open, s.turn.Detail = false, "no answer was recorded"
+	if s.turn.own {
+		s.beats = slices.DeleteFunc(s.beats, func(b *Beat) bool { return b == s.turn })
+	}
+	s.turn = nil
+}
+
 // move puts a line at the end: its call begins now.
 func (s *Story) move(b *Beat, when string) {
 	b.At, b.Record = when, s.at.record
@@ -234,10 +251,7 @@ func (s *Story) move(b *Beat, when string) {
 }
 
 func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
-	if s.turn != nil {
-		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
-		s.turn = nil
-	}
+	s.unanswered()
 	for _, b := range s.calls { // they stay: the run may be reopened
 		b.Open, b.lost = false, true
 		if b.Detail == CallRequested || b.Detail == callRunning {
@@ -327,6 +341,9 @@ func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, when string) 
 		b.Detail = callRunning
 		s.move(b, when)
 		return
+	}
+	if s.turn != nil {
+		s.turn.own = true
 	}
 	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: v.Call.Turn, What: d.Name, Detail: callRunning, At: when, Open: true})
 }
