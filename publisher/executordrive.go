@@ -136,6 +136,8 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	case outcome == OutcomeLeft:
 		log.Error().Str("run", d.run.id).Err(err).Msg("outcome not published; run will be orphaned")
 		err = fmt.Errorf("outcome of run %s not published; it will be orphaned, and another executor resumes it: %w", d.run.id, err)
+	case outcome == OutcomeWaiting && err != nil: // no failure
+		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Str("reason", err.Error()).Msg("executor finished the run")
 	case err != nil:
 		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Err(err).Msg("executor finished the run")
 	default:

@@ -306,7 +306,7 @@ func MarshalData(data Data) ([]byte, error) {
 	}
 	b, err := json.Marshal(data, json.Deterministic(true))
 	if err != nil {
-		return nil, dataError(data.EventName(), err)
+		return nil, DataErrorOf(data.EventName(), err)
 	}
 	return b, nil
 }

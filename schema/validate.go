@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -33,7 +34,7 @@ func ParseData(e *Event) (Data, error) {
 		return nil, &DataError{Event: name, Problem: fmt.Sprintf("is nested deeper than %d", MaxJSONDepth)}
 	}
 	if err := json.Unmarshal(e.Data, data); err != nil {
-		return nil, dataError(name, err)
+		return nil, DataErrorOf(name, err)
 	}
 	if err := Validate(data); err != nil {
 		return nil, err
@@ -69,8 +70,8 @@ func tooDeep(b []byte) bool {
 	return false
 }
 
-// dataError turns an error of the JSON reader into one that names the path.
-func dataError(name string, err error) *DataError {
+// DataErrorOf turns an error of the JSON reader into one that names the path.
+func DataErrorOf(name string, err error) *DataError {
 	if known, ok := errors.AsType[*DataError](err); ok {
 		return known
 	}
@@ -82,9 +83,11 @@ func dataError(name string, err error) *DataError {
 		out.Path = string(semantic.JSONPointer)
 		out.Problem = "has the wrong type"
 		if semantic.JSONKind != 0 && semantic.GoType != nil {
-			out.Problem = fmt.Sprintf("is a JSON %s where %s is wanted", semantic.JSONKind, jsonNameOf(semantic.GoType.Kind().String()))
+			out.Problem = fmt.Sprintf("is a JSON %s where %s is wanted", strings.NewReplacer("{", "object", "[", "array").Replace(semantic.JSONKind.String()), jsonNameOf(semantic.GoType.Kind().String()))
 		}
-		if semantic.Err != nil {
+		if errors.Is(semantic.Err, json.ErrUnknownName) {
+			out.Problem = "is no known member"
+		} else if semantic.Err != nil {
 			out.Problem += ": " + semantic.Err.Error()
 		}
 	case errors.As(err, &syntactic):

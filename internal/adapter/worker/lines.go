@@ -189,7 +189,8 @@ func (l *lines) next() (*said, error) {
 	if err := json.Unmarshal(session.Clean(line), m, json.RejectUnknownMembers(true)); err != nil {
 		shown := line[:min(len(line), shownLine)]
 		if jsontext.Value(line).IsValid() {
-			return nil, fmt.Errorf("line %d of the program is no line of the protocol: %w: %q", l.n, err, shown)
+			wrong := schema.DataErrorOf("", err)
+			return nil, fmt.Errorf("line %d of the program is no line of the protocol: %s %s: %q", l.n, cmp.Or(wrong.Path, "it"), wrong.Problem, shown)
 		}
 		return nil, fmt.Errorf("line %d of the program's standard output is no JSON: %q; write logs to standard error", l.n, shown)
 	}

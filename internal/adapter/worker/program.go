@@ -27,7 +27,7 @@ const (
 	// pipeDelay is how long the output of a program that has ended may go on.
 	pipeDelay = time.Second
 	// silentHello is how long a program may start before that is logged.
-	silentHello = 10 * time.Second
+	silentHello = 3 * time.Second
 )
 
 // program is one start of the agent's program.
