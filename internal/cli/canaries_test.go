@@ -250,7 +250,7 @@ func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 	}
 	// What is no secret is found wherever it is to be: else the search proves nothing.
 	for _, where := range []string{
-		"store", "stream WAYMARK_EVENTS_default_0", "waymark runs get", "waymark events", "backup, unpacked", "waymark recover",
+		"store", "stream WAYMARK_EVENTS_default_0", "waymark runs get", "waymark events", "backup, unpacked",
 	} {
 		require.Contains(t, h.where(plain), where)
 	}
@@ -320,7 +320,7 @@ func (h *haystack) commands(t *testing.T, getenv func(string) string) {
 		"signal r1 note --payload 1", "signal r1 note --text wait", "runs ls", "runs ls --json", "runs ls --stuck", "runs show r1", "inbox", "runs get r1 --view state", "runs get r1 --full", "runs get r1 --json", "runs history r1", "artifacts r1", "events r1 --all --no-follow", "events r1 --all --no-follow --json --raw",
 		"plan r1", "fleet show",
 		"fleet retention", "cleanup --dry-run --max-age 1d", "input r1", "backup " + filepath.Join(dir, "saved"), "backup verify --runs " + filepath.Join(dir, "saved"),
-		"recover r1 --executor person", "cancel r1 --reason enough", "--version",
+		"cancel r1 --reason enough", "--version",
 	} {
 		h.waymark(t, getenv, 0, strings.Fields(args)...)
 	}

@@ -28,7 +28,6 @@ type cli struct {
 	MCP      mcp.Cmd            `cmd:"" name:"mcp" help:"Record the tool calls of an MCP client: a proxy of an MCP server."`
 	Runs     runs.Cmd           `cmd:"" help:"List and show runs."`
 	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
-	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to continue."`
 	Settle   runs.SettleCmd     `cmd:"" help:"Settle a tool call in doubt."`
 	Plan     runs.PlanCmd       `cmd:"" help:"Show what the next executor of a run would do. It writes nothing."`
 	Verify   storage.VerifyCmd  `cmd:"" help:"Compare all stored data of a run with its events, and report damage."`

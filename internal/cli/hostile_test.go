@@ -73,7 +73,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"fork", "hostile", "--as", "hostile-fork"}},
 	{access.Operator, false, []string{"checkpoint", "hostile", "--unset", "k\u202e\u2066", "--name", "n\u202e\u2066"}},
 	{access.Operator, false, []string{"resume", "hostile", "--at", "record:2", "--dry-run"}},
-	{access.Operator, false, []string{"recover", "hostile", "--executor", "e"}},
 	{access.Operator, false, []string{"runs", "get", "hostile", "--at", "mark:m\u202e\u2066"}},
 	{access.Operator, false, []string{"release", "hostile", "--force"}},
 	{access.Operator, false, []string{"cancel", "hostile", "--reason", "TEXT"}},

@@ -72,6 +72,8 @@ var stopsEarly = regexp.MustCompile(`(?m)^\s*(\[[^\]]*\]\s*)*stop\b`)
 //	                     script as passed, and is refused)
 //	join, stop2          the same for a second daemon
 //	agent RUN open|done  publishes a small run, as an executor without the SDK would
+//	takeover RUN EXECUTOR [REASON]
+//	                     takes a run over, as an executor without the SDK would; with ! the daemon must refuse it
 //	publish RUN FILE     publishes the events of a file, one a line, as the run's executor
 //	same FILE FILE       compares two JSON files as values
 //	fill RUN MIB         publishes a run of that size with the SDK; with ! until the fleet is full
@@ -107,19 +109,20 @@ func runScripts(t *testing.T, dir string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"waymark": scriptWaymark,
-			"serve":   scriptServe("serve"),
-			"halt":    scriptStop("serve"),
-			"join":    scriptServe("join"),
-			"stop2":   scriptStop("join"),
-			"exits":   scriptExits,
-			"get":     scriptGet,
-			"agent":   scriptRun,
-			"publish": scriptPublish,
-			"same":    scriptSame,
-			"fill":    scriptFill,
-			"until":   scriptUntil,
-			"note":    scriptNote,
+			"waymark":  scriptWaymark,
+			"serve":    scriptServe("serve"),
+			"halt":     scriptStop("serve"),
+			"join":     scriptServe("join"),
+			"stop2":    scriptStop("join"),
+			"exits":    scriptExits,
+			"get":      scriptGet,
+			"agent":    scriptRun,
+			"publish":  scriptPublish,
+			"takeover": scriptTakeover,
+			"same":     scriptSame,
+			"fill":     scriptFill,
+			"until":    scriptUntil,
+			"note":     scriptNote,
 		},
 	})
 }

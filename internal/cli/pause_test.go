@@ -50,7 +50,7 @@ func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	hasAll(t, w.run(t, "-euc", "waymark start coder --id late"), "it is paused", "waymark unpause --all")
 	hasAll(t, w.run(t, "-euc", "waymark runs get queued"), "by waymark-cli: the provider bills twice")
 	hasAll(t, w.run(t, "-euc", "waymark fleet"), "3 live, 0 claimable", "3 paused")
-	hasAll(t, w.run(t, "-uc", "waymark recover queued --executor ex; true"), "queued is paused since", "by waymark-cli: the provider bills twice", "waymark unpause --all")
+	hasAll(t, w.run(t, "-uc", "waymark resume queued --at record:1; true"), "queued is paused since", "by waymark-cli: the provider bills twice", "waymark unpause --all")
 	hasAll(t, w.run(t, "-euc", commands[0]), "paused already")
 	hasAll(t, w.run(t, "-euc", commands[2]), "ended the pause of", "3 runs")
 	hasAll(t, w.run(t, "-euc", commands[1]), "no pauses")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strconv"
 	"strings"
@@ -34,6 +35,37 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		ts.Fatalf("%v", err)
 	}
+}
+
+// scriptTakeover takes a run over: takeover RUN EXECUTOR [REASON].
+func scriptTakeover(ts *testscript.TestScript, neg bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	end, err := natsconn.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
+	ts.Check(err)
+	nc, err := end.Connect()
+	ts.Check(err)
+	defer nc.Close()
+	reason := schema.TakeoverRequest
+	if len(args) > 2 {
+		reason = args[2]
+	}
+	if err = takeOver(ctx, nc, args[0], args[1], reason); (err != nil) != neg {
+		ts.Fatalf("takeover %v: %v", args, err)
+	}
+}
+
+// takeOver takes a run of the default fleet over for an executor.
+func takeOver(ctx context.Context, nc *nats.Conn, run, executor, reason string) error {
+	body, err := json.Marshal(schema.RecoverRequest{Executor: executor, Reason: reason, RequestID: rand.Text(), View: schema.ViewHead})
+	if err != nil {
+		return err
+	}
+	reply, err := nc.RequestWithContext(ctx, schema.ServiceSubject(schema.VerbRecover, schema.DefaultFleet, run), body)
+	if err == nil && reply.Header.Get(schema.HeaderError) != "" {
+		err = fmt.Errorf("%s", reply.Data)
+	}
+	return err
 }
 
 func publishRun(ctx context.Context, end natsconn.Endpoint, run string, open bool) (err error) {

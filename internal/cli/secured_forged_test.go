@@ -76,7 +76,8 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, doubts.Publish(ctx, &schema.TurnStartedData{Turn: 1}, 1))
 	require.NoError(t, doubts.Publish(ctx, &schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}, 1))
-	s.as(t, fleet, access.Operator, 0, "recover", "doubts", "--executor", "two")
+	_, err = s.executor(t, fleet, "two").Resume(ctx, "doubts", publisher.ResumeSpec{})
+	require.NoError(t, err)
 	head := func(run string) *schema.Head {
 		h, err := executor.Head(ctx, run)
 		require.NoError(t, err)

@@ -323,8 +323,6 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 			}
 			commands := [][]string{
 				{"runs", "get", id},
-				{"recover", id, "--executor", "e"},
-				{"recover", "r1", "--executor", id},
 				{"cancel", id},
 				{"events", id, "--all", "--no-follow", "--json", "--raw"},
 				{"plan", id},

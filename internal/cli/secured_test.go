@@ -165,7 +165,7 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 		require.Equal(t, schema.ProvenBy("operator", operatorKey), marked.By)
 	}
 	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
-	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
+	s.as(t, fleet, access.Operator, 0, "resume", "r2", "--at", "record:1")
 
 	// Only the daemon's key can back up the fleet.
 	saved := filepath.Join(t.TempDir(), "saved")

@@ -265,7 +265,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	_, err = ann.AcceptHandoff(ctx, offer, publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	for _, args := range [][]string{
-		{"start", "coder", "--id", "r2"}, {"recover", "r1", "--executor", "ann"}, {"release", "r1", "--force"}, {"fork", "r1", "--at", "end"}, {"handoff", "answer", "r1", "--decline", "no"},
+		{"start", "coder", "--id", "r2"}, {"release", "r1", "--force"}, {"fork", "r1", "--at", "end"}, {"handoff", "answer", "r1", "--decline", "no"},
 	} {
 		text := k.person(t, "ann", int(failure.Refused), args...)
 		requireHas(t, text, "does not permit")

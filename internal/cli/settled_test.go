@@ -46,7 +46,9 @@ func TestSettle_CommandsAsPrinted_AreAccepted(t *testing.T) {
 			w.write(run, schema.RunWaiting, 1, `{"interrupt_id":"q","reason":"human_input"}`)
 			w.write(run, schema.RunInterrupted, 0, `{"reason":"waiting"}`)
 		}, 3, false},
-		"doubt": {func(run string) { w.told("recover", run, "--executor", "e2") }, 3, true},
+		"doubt": {func(run string) {
+			require.NoError(t, takeOver(t.Context(), w.js.Conn(), run, "e2", schema.TakeoverRequest))
+		}, 3, true},
 		"ended": {func(run string) {
 			w.write(run, schema.RunEnded, 0, `{"status":"failed","error":{"type":"t","message":"m"}}`)
 		}, 2, true},

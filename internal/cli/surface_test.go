@@ -55,7 +55,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "handoff answer RUN --decline no", writes: true},
 	{words: "handoff answer RUN --close done", writes: true},
 	{words: "fork RUN --as RUN-f", writes: true},
-	{words: "recover RUN --executor me", writes: true},
 	{words: "reopen RUN", writes: true},
 	{words: "pause set RUN --reason why", writes: true},
 	{words: "unpause RUN", writes: true},
@@ -157,8 +156,7 @@ func newSurface(t *testing.T) *surface {
 	s.stream, err = js.Stream(t.Context(), names.EventStream())
 	require.NoError(t, err)
 	for _, id := range ids["held"] {
-		code, _, stderr := s.ask(t, "", "recover", id, "--executor", "me")
-		require.Zero(t, code, stderr)
+		require.NoError(t, takeOver(t.Context(), js.Conn(), id, "me", schema.TakeoverRequest))
 	}
 	for _, id := range ids["removed"] {
 		code, _, stderr := s.ask(t, "", "erase", id)

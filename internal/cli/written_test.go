@@ -237,7 +237,7 @@ func TestRunsShow_CallsShareAnID_NamesTheOneThatWasAskedAbout(t *testing.T) {
 	for i, tool := range []string{"mail", "post"} {
 		w.write("r2", schema.ToolCalled, 1, fmt.Sprintf(`{"tool_call_id":"call_0","occurrence":%d,"name":%q,"replay":"hold"}`, i+1, tool))
 	}
-	w.told("recover", "r2", "--executor", "e2")
+	require.NoError(t, takeOver(t.Context(), w.js.Conn(), "r2", "e2", schema.TakeoverRequest))
 	w.last["r2"], w.epoch["r2"] = 0, 2
 	for i, q := range []string{"q1", "q2"} {
 		e := w.event("r2", schema.RunWaiting, 1, fmt.Sprintf(`{"interrupt_id":%q,"reason":"tool_in_doubt","tool_call_id":"call_0","occurrence":%d}`, q, i+1))
@@ -260,7 +260,7 @@ func TestRunsShow_HeldAfterReopen_NamesToolAndCall(t *testing.T) {
 	w.write("r1", schema.ToolCalled, 1, `{"tool_call_id":"c1","name":"mail","replay":"hold"}`)
 	w.write("r1", schema.RunEnded, 0, `{"status":"cancelled"}`)
 	w.told("reopen", "r1")
-	w.told("recover", "r1", "--executor", "e2")
+	require.NoError(t, takeOver(t.Context(), w.js.Conn(), "r1", "e2", schema.TakeoverRequest))
 	w.last["r1"], w.epoch["r1"] = 0, 3
 	e := w.event("r1", schema.RunWaiting, 1, `{"interrupt_id":"q1","reason":"tool_in_doubt","tool_call_id":"c1"}`)
 	e.Source = schema.Source(schema.DefaultFleet, "e2")

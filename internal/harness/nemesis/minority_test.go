@@ -373,7 +373,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 	lines := []string{"runs ls --status running", "runs get " + taken, "events --all --no-follow " + taken, "verify " + taken}
 	if testbin.Full(m.tb) {
 		lines = append(lines,
-			"runs ls", "runs history "+taken, "runs get --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "fleet show",
+			"runs ls", "runs history "+taken, "runs get --at turn:0 "+taken, "plan "+taken, "fleet show",
 			"fleet retention", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
 	}
 	for _, line := range lines {

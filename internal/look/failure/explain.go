@@ -31,7 +31,7 @@ func find(err error, list []sentinel) *Error {
 
 var publisherErrors = []sentinel{
 	{publisher.ErrFenced, Conflict, "see which executor has the run: waymark runs get RUN"},
-	{publisher.ErrForked, Conflict, "find the other process that writes this run, then take it over: waymark recover RUN"},
+	{publisher.ErrForked, Conflict, "find the other process that writes this run, and end it; then make the run claimable: waymark release RUN --force"},
 	{publisher.ErrLogRegressed, Damaged, "see the remaining part: waymark runs get RUN"},
 	{publisher.ErrFleetFull, Full, hintFleetFull},
 	{publisher.ErrPayloadTooLarge, Usage, ""},

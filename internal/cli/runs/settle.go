@@ -1,9 +1,7 @@
 package runs
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,86 +12,8 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/look/standstill"
-	"github.com/waymarkio/waymark/internal/look/story"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// RecoverCmd is waymark recover.
-type RecoverCmd struct {
-	Run_      string       `arg:"" name:"run" help:"Run id."`
-	Executor  string       `required:"" placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
-	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
-	Reason    string       `default:"request" enum:"claim,request,restart,input" placeholder:"WHY" help:"claim, request, restart or input (default: request)."`
-	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N."`
-	RequestID string       `placeholder:"ID" help:"Id of the takeover; a repeat opens no other epoch (default: a new id)."`
-}
-
-// Help is the text below the flags.
-func (RecoverCmd) Help() string {
-	return `For an executor of your own that writes events itself. Use waymark plan first; to give the run to the fleet's executors, use waymark ` +
-		`release, or waymark reopen if it has ended.
-
-Example:
-  waymark recover fix-login --executor laptop --epoch 2`
-}
-
-// recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.
-type recovery struct {
-	RequestID string `json:"request_id"`
-	schema.RecoverReply
-}
-
-// Run takes a run over and shows where to continue: the state after the takeover, so that no event of the previous
-// executor can follow.
-func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
-	if err := schema.CheckName("--executor", c.Executor); err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	if c.RequestID == "" {
-		c.RequestID = rand.Text()
-	}
-	answer := recovery{RequestID: c.RequestID}
-	err = cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
-		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, ExpectedEpoch: c.Epoch, View: schema.ViewHead,
-	}, &answer.RecoverReply)
-	if err != nil {
-		return err
-	}
-	if err := c.show(ctx, a, cl, &answer); err != nil {
-		return err
-	}
-	if err := printDamage(a, c.Run_, answer.Damage); err != nil {
-		return err
-	}
-	if !answer.Complete {
-		return failure.New(failure.Damaged, "see the existing events: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"),
-			"run %s was taken over, but events of it are missing: %s", c.Run_, output.Plural(len(answer.Gaps), "gap"))
-	}
-	return nil
-}
-
-func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
-	if err := story.OpenHead(ctx, cl, &answer.Head); err != nil {
-		return err
-	}
-	if a.JSON {
-		return output.Document(a.Stdout, answer)
-	}
-	if err := output.Fields(a.Stdout,
-		"taken over by", c.Executor, "epoch", output.Number(answer.Epoch), "next sequence", output.Number(answer.NextSequence),
-		"request id", answer.RequestID, "in doubt", output.Plural(len(answer.InDoubt), "call"),
-	); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(a.Stdout); err != nil {
-		return err
-	}
-	return cmp.Or(printHead(a, &answer.Head, false, nil), printSteps(a, &answer.Head, false))
-}
 
 // SettleCmd is waymark settle.
 type SettleCmd struct {
