@@ -17,6 +17,7 @@ import (
 var fuzzed = map[string]string{
 	"internal/adapter/codingagent.Bridge.ServeHTTP":  "internal/adapter/codingagent.FuzzHooks",
 	"internal/adapter/codingagent.Bridge.background": "internal/adapter/codingagent.FuzzHooks",
+	"internal/adapter/codingagent.Bridge.leave":      "- a source that this program made",
 	"internal/adapter/codingagent.shown":             "internal/adapter/codingagent.FuzzHooks",
 	"internal/adapter/codingagent.Ask":               "- a file that this program wrote, read into plain fields",
 

@@ -31,8 +31,8 @@ type Config struct {
 	// Open starts the run of a session, or takes it over. state is that of a run that was taken over, for the model. If
 	// Open is nil, all events belong to the first run.
 	Open func(ctx context.Context, session string) (run *publisher.Run, state *schema.State, err error)
-	// Left is called when another session begins in the process, with the session's run.
-	Left func(ctx context.Context, run *publisher.Run) error
+	// Left is called when another session begins in the process, with the session's run and the model's last message.
+	Left func(ctx context.Context, run *publisher.Run, last string) error
 	// Stop ends the agent, because its run has another executor, was cancelled, or cannot be recorded any more.
 	Stop func(cause error)
 }
@@ -43,15 +43,15 @@ type Bridge struct {
 	// heard: a hook was called.
 	heard atomic.Bool
 
-	mu      sync.Mutex
-	id      string // of the session
+	mu sync.Mutex
+	// All below belongs to the session with the id.
+	id      string
 	session *session.Session
 	unwatch context.CancelFunc
 	// told is the state of a run that was taken over, until the model is told what it lacks.
 	told *schema.State
-	// begun are the calls that run, with the sub-agent of each; over is why nothing more may begin.
-	begun map[string]string
-	over  error
+	// over is why nothing more may begin.
+	over error
 	// parts of messages that are not complete, and the latest complete message.
 	parts map[string]string
 	last  string
@@ -59,7 +59,7 @@ type Bridge struct {
 
 // New returns a bridge. The run of a session that is resumed is given with its id; otherwise run is nil. Close it.
 func New(ctx context.Context, config Config, id string, run *publisher.Run, state *schema.State) *Bridge {
-	b := &Bridge{config: config, begun: make(map[string]string), parts: make(map[string]string)}
+	b := &Bridge{config: config}
 	if run != nil {
 		b.attach(ctx, id, run, state)
 	}
@@ -68,9 +68,10 @@ func New(ctx context.Context, config Config, id string, run *publisher.Run, stat
 
 // attach makes run the run of the session. mu is held, or b is new.
 func (b *Bridge) attach(ctx context.Context, id string, run *publisher.Run, state *schema.State) {
-	b.id, b.session, b.told = id, session.New(run), state
+	s := session.New(run)
+	b.id, b.session, b.told, b.over, b.parts, b.last = id, s, state, nil, make(map[string]string), ""
 	ctx, cancel := run.Context(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { b.end(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { b.end(s, context.Cause(ctx)) })
 	b.unwatch = func() { stop(); cancel() }
 }
 
@@ -99,16 +100,15 @@ func (b *Bridge) Last() string {
 	return b.last
 }
 
-// end lets nothing more begin. The agent is stopped once no tool runs: the outcome of a call of a fenced session is
-// evidence for the next one.
-func (b *Bridge) end(cause error) {
+// end lets nothing more begin in a session. The agent is stopped once no tool runs: the outcome of a call of a fenced
+// session is evidence for the next one.
+func (b *Bridge) end(s *session.Session, cause error) {
 	b.mu.Lock()
-	if b.over == nil {
+	if b.session == s {
 		b.over = cause
 	}
-	running := len(b.begun)
 	b.mu.Unlock()
-	if running == 0 || errors.Is(cause, publisher.ErrCancelRequested) {
+	if errors.Is(cause, publisher.ErrCancelRequested) || s.Idle() == nil {
 		b.config.Stop(cause)
 	}
 }
@@ -195,7 +195,7 @@ func (b *Bridge) at(ctx context.Context, e *event) (*session.Session, error) {
 		return nil, fmt.Errorf("session %.80q has no run", e.Session)
 	}
 	if old := b.close(); old != nil {
-		if err := b.config.Left(ctx, old); err != nil {
+		if err := b.config.Left(ctx, old, b.last); err != nil {
 			return nil, err
 		}
 	}
@@ -232,15 +232,15 @@ func (b *Bridge) begin(ctx context.Context, s *session.Session, e *event) (*answ
 		call.Source, _ = json.Marshal(subagent{e.Agent, e.AgentType}) // strings
 	}
 	begun, result, err := s.Call(ctx, call)
+	if ctx.Err() != nil { // the agent was interrupted, and does not wait for the answer
+		return nil, b.returned(ctx, s, e.Call, publisher.ToolResult{}, session.Failure{Type: notRun, Message: "the agent was interrupted before the call began"})
+	}
 	switch {
 	case err != nil:
 		return b.refused(e, err)
 	case begun == nil:
 		return deny("this call has run already, and does not run again. Its recorded result: " + shown(result.Result)), nil
 	}
-	b.mu.Lock()
-	b.begun[e.Call] = e.Agent
-	b.mu.Unlock()
 	if tool.Ask { // a person has allowed it
 		return &answer{Specific: &specific{Event: preToolUse, Decision: "allow", Reason: "waymark: a person allowed it"}}, nil
 	}
@@ -268,42 +268,24 @@ func (b *Bridge) refused(e *event, err error) (*answer, error) {
 	return said, nil
 }
 
-// returned records the outcome of a call that runs. Other calls have one, or were begun by an earlier process.
+// returned records the outcome of a call. Other calls than those that run have one, or were begun by an earlier process.
+// A fenced session's result is with the run's executor.
 func (b *Bridge) returned(ctx context.Context, s *session.Session, id string, result publisher.ToolResult, why error) error {
-	b.mu.Lock()
-	_, runs := b.begun[id]
-	b.mu.Unlock()
-	if !runs {
+	err := s.Return(context.WithoutCancel(ctx), id, result, why) // although the agent does not wait for it
+	if errors.Is(err, session.ErrNotRunning) || errors.Is(err, publisher.ErrFenced) {
 		return nil
-	}
-	// The outcome is recorded although the agent does not wait for it.
-	err := s.Return(context.WithoutCancel(ctx), id, result, why)
-	b.mu.Lock()
-	delete(b.begun, id)
-	over, last := b.over, len(b.begun) == 0
-	b.mu.Unlock()
-	if over != nil && last {
-		b.config.Stop(over)
-	}
-	if errors.Is(err, publisher.ErrFenced) {
-		return nil // the result is with the run's executor
 	}
 	return err
 }
 
 // leave closes the calls of a sub-agent that has ended, or of the session whose turn has ended: none of them runs.
 func (b *Bridge) leave(ctx context.Context, s *session.Session, agent string) (err error) {
-	b.mu.Lock()
-	var left []string
-	for id, of := range b.begun {
-		if of == agent {
-			left = append(left, id)
+	for _, c := range s.Running() {
+		var of subagent
+		if _ = json.Unmarshal(c.Source, &of); of.ID == agent { // the session's own calls have none
+			why := session.Failure{Type: unreported, Message: "the agent ended its turn without an outcome of this call"}
+			err = errors.Join(err, b.returned(ctx, s, c.ID, publisher.ToolResult{}, why))
 		}
-	}
-	b.mu.Unlock()
-	for _, id := range left {
-		why := session.Failure{Type: unreported, Message: "the agent ended its turn without an outcome of this call"}
-		err = errors.Join(err, b.returned(ctx, s, id, publisher.ToolResult{}, why))
 	}
 	return err
 }

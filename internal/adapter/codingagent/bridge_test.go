@@ -43,7 +43,9 @@ func bridge(t *testing.T, fleet *publisher.Fleet, d *codingagent.Dialect, tools 
 			run, err := fleet.Start(ctx, publisher.RunSpec{ID: id, Agent: d.Name})
 			return run, nil, err
 		},
-		Left: func(ctx context.Context, run *publisher.Run) error { return run.End(ctx, publisher.RunEnd{}) },
+		Left: func(ctx context.Context, run *publisher.Run, last string) error {
+			return run.End(ctx, publisher.RunEnd{Summary: last})
+		},
 	}, "", nil, nil)
 	t.Cleanup(func() { h.bridge.Close() })
 	return h
@@ -64,9 +66,12 @@ func resumed(t *testing.T, fleet *publisher.Fleet, id string) (*hooked, error) {
 }
 
 // post sends a hook, and returns the status and the answer.
-func (h *hooked) post(body []byte) (int, string) {
+func (h *hooked) post(body []byte) (int, string) { return h.postFor(h.t.Context(), body) }
+
+// postFor sends a hook that the agent interrupts when ctx ends.
+func (h *hooked) postFor(ctx context.Context, body []byte) (int, string) {
 	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/", bytes.NewReader(body))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", bytes.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
 	h.bridge.ServeHTTP(w, r)
 	return w.Code, w.Body.String()
@@ -264,12 +269,48 @@ func TestBridge_AnotherSession_BeginsAnotherRun(t *testing.T) {
 	fleet := waymarktest.Start(t).Fleet("one", nil)
 	h := bridge(t, fleet, codingagent.Claude, nil)
 	h.hook("SessionStart", nil)
+	part := func(delta string, final bool) {
+		h.hook("MessageDisplay", map[string]any{"message_id": "m", "delta": delta, "final": final})
+	}
+	part("First.", true)
+	part("Hel", false)
 	h.session = "s2"
 	h.hook("SessionStart", map[string]any{"source": "clear"})
-	head, err := fleet.Head(t.Context(), "s1")
+	require.Empty(t, h.bridge.Last())
+	part("lo", true)
+	first, err := fleet.Get(t.Context(), "s1")
 	require.NoError(t, err)
-	require.Equal(t, schema.StatusCompleted, head.Status)
+	require.Equal(t, schema.StatusCompleted, first.Head.Status)
+	require.Equal(t, "First.", first.Head.Summary)
+	require.Equal(t, "lo", h.bridge.Last())
 	require.Equal(t, "s2", h.bridge.Close().ID())
+	require.Equal(t, []string{"run.started", "message.added lo"}, record(t, fleet, "s2"))
+}
+
+func TestBridge_AgentInterruptedWhileAPersonIsAsked_CallIsClosed(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	tools := codingagent.Tools{"Bash": {Replay: schema.ReplayHold, Ask: true}}
+	fleet := w.Fleet("one", func(c *publisher.Config) { c.Policy = tools.Policy() })
+	h := bridge(t, fleet, codingagent.Claude, tools)
+	h.hook("UserPromptSubmit", map[string]any{"prompt": "Do it."})
+	ctx, interrupt := context.WithCancel(t.Context())
+	answered := make(chan string, 1)
+	go func() {
+		_, said := h.postFor(ctx, []byte(`{"hook_event_name":"PreToolUse","session_id":"s1","tool_name":"Bash","tool_input":{},"tool_use_id":"a"}`))
+		answered <- said
+	}()
+	asked := func() bool {
+		head, err := fleet.Head(t.Context(), "s1")
+		return err == nil && len(head.Interrupts) == 1
+	}
+	require.Eventually(t, asked, time.Minute, 10*time.Millisecond)
+	interrupt()
+	require.JSONEq(t, `{}`, <-answered)
+	require.False(t, asked(), "there is nothing to allow")
+	require.Empty(t, h.bridge.Close().Head().OpenCalls)
+	lines := record(t, fleet, "s1")
+	require.Equal(t, "tool.failed a not_run", lines[len(lines)-1])
 }
 
 func TestReadTools_Lines_ReplaceTheBuiltIn(t *testing.T) {
@@ -337,7 +378,7 @@ func FuzzHooks(f *testing.F) {
 				run, err := publisher.Unrecorded(ctx, publisher.Config{Executor: "one"}, publisher.RunSpec{ID: id, Agent: "claude"})
 				return run, nil, err
 			},
-			Left: func(context.Context, *publisher.Run) error { return nil },
+			Left: func(context.Context, *publisher.Run, string) error { return nil },
 		}, "", nil, nil)
 		defer h.bridge.Close()
 		h.post(body)

@@ -72,7 +72,9 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 		config.Open = func(ctx context.Context, id string) (*publisher.Run, *schema.State, error) {
 			return p.open(ctx, id, false)
 		}
-		config.Left = func(ctx context.Context, run *publisher.Run) error { return p.finish(ctx, &ended{run: run}) }
+		config.Left = func(ctx context.Context, run *publisher.Run, last string) error {
+			return p.finish(ctx, &ended{run: run, last: last})
+		}
 	}
 	bridge := New(ctx, config, p.id, p.run, p.state)
 	server := &http.Server{Handler: bridge, ReadHeaderTimeout: stopLimit, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}

@@ -1,6 +1,14 @@
 package session
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
 
 // Clean is JSON of another program that can be recorded: halves of characters, which JavaScript and Python allow, are
 // replaced.
@@ -11,4 +19,17 @@ func Clean(text []byte) jsontext.Value {
 		_ = v.Canonicalize(jsontext.AllowInvalidUTF8(true), jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) // or its reader fails
 	}
 	return v
+}
+
+// around is how many levels of nesting a record has around a result.
+const around = 10
+
+// keepable is a result that an event can have: other JSON becomes a text.
+func keepable(r publisher.ToolResult) publisher.ToolResult {
+	r.Duration = max(r.Duration, 0)
+	inside := schema.Event{Data: []byte(strings.Repeat("[", around) + string(r.Result) + strings.Repeat("]", around))}
+	if !inside.Embeddable() {
+		r.Result, _ = json.Marshal("(waymark keeps this result as text: it is no JSON, names a member twice, or is nested too deep) " + string(r.Result)) // a text
+	}
+	return r
 }

@@ -37,6 +37,9 @@ type Session struct {
 // call is a call of this process.
 type call struct {
 	asked publisher.ToolCall
+	// life ends with the session's, and with withdraw: the tool must not begin any more.
+	life     context.Context //nolint:containedctx // the call's own life
+	withdraw context.CancelCauseFunc
 	// begun has the invocation once the tool may run, for one requester.
 	begun chan publisher.Invocation
 	// outcome is what that requester says; done is closed when it is recorded, in result and err.
@@ -44,7 +47,7 @@ type call struct {
 	done    chan struct{}
 	result  publisher.ToolResult
 	err     error
-	// invocation is what the requester got; nil before. Under Session.mu.
+	// invocation is what the requester gets; nil before, and for a call that was withdrawn. Under Session.mu.
 	invocation *publisher.Invocation
 }
 
@@ -71,6 +74,36 @@ func (s *Session) Close() {
 // Run returns the session's run.
 func (s *Session) Run() *publisher.Run { return s.run }
 
+// Running returns the calls whose tool may run.
+func (s *Session) Running() (calls []publisher.ToolCall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.calls {
+		if c.invocation != nil {
+			calls = append(calls, c.asked)
+		}
+	}
+	return calls
+}
+
+// Idle waits until no tool runs. Its error is why the session ended before.
+func (s *Session) Idle() error {
+	for {
+		var running *call
+		s.mu.Lock()
+		for _, c := range s.calls {
+			if c.invocation != nil {
+				running = c
+			}
+		}
+		s.mu.Unlock()
+		if running == nil {
+			return context.Cause(s.life)
+		}
+		<-running.done // also when the session ends
+	}
+}
+
 // Begun is what a program needs to run a tool.
 type Begun struct {
 	publisher.Invocation
@@ -89,9 +122,6 @@ func (s *Session) Call(ctx context.Context, asked publisher.ToolCall) (begun *Be
 	}
 	select {
 	case inv := <-c.begun:
-		s.mu.Lock()
-		c.invocation = &inv
-		s.mu.Unlock()
 		within, err := inv.MayBegin(ctx)
 		if err != nil { // the program has not begun: nothing is recorded
 			c.outcome <- outcome{err: fmt.Errorf("%w: %w", publisher.ErrLost, err)}
@@ -121,8 +151,10 @@ func (s *Session) open(asked publisher.ToolCall) (*call, error) {
 		return c, nil
 	}
 	c := &call{asked: asked, begun: make(chan publisher.Invocation, 1), outcome: make(chan outcome, 1), done: make(chan struct{})}
+	c.life, c.withdraw = context.WithCancelCause(s.life)
 	s.calls[asked.ID] = c
 	s.running.Go(func() {
+		defer c.withdraw(nil)
 		s.drive(c, asked)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -137,13 +169,15 @@ func (s *Session) drive(c *call, asked publisher.ToolCall) {
 	asked.BeginsLater = true // when a requester takes it, which may leave while a person is asked
 	for range turnTries {
 		turn, open := s.place(&asked)
-		if open { // a person, or an earlier executor, may have told what became of it
-			if c.err = s.run.Sync(s.life); c.err != nil {
-				return
+		if open != nil { // a person, or an earlier executor, may have told what became of it
+			if c.err = s.run.Sync(c.life); c.err != nil {
+				break
 			}
 		}
-		c.result, c.err = s.run.Turn(turn).Tool(s.life, asked, func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
-			c.begun <- inv
+		c.result, c.err = s.run.Turn(turn).Tool(c.life, asked, func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+			if !s.begin(c, &inv) {
+				return publisher.ToolResult{}, publisher.ErrLost
+			}
 			select {
 			case o := <-c.outcome:
 				return o.result, o.err
@@ -153,19 +187,39 @@ func (s *Session) drive(c *call, asked publisher.ToolCall) {
 		})
 		rejected, ok := errors.AsType[*publisher.RejectedError](c.err)
 		if !ok || rejected.Reason != schema.ReasonTurnOrder {
-			return
+			break
+		}
+	}
+	why, withdrawn := errors.AsType[Failure](context.Cause(c.life))
+	if turn, open := s.place(&asked); withdrawn && open != nil && !open.State.InDoubt() {
+		if c.err = s.run.Turn(turn).Fail(s.life, open.CallKey, schema.Error(why)); c.err == nil {
+			c.err = &publisher.ToolError{Key: open.CallKey, Failure: schema.Error(why)}
 		}
 	}
 }
 
-// place returns the turn of a call, and sets the occurrence of one that is recorded. open: it has no outcome there.
-func (s *Session) place(asked *publisher.ToolCall) (turn int32, open bool) {
+// begin lets the requester run the tool, unless the call was withdrawn.
+func (s *Session) begin(c *call, inv *publisher.Invocation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.life.Err() != nil {
+		return false
+	}
+	c.invocation = inv
+	c.begun <- *inv
+	return true
+}
+
+// place returns the turn of a call, and sets the occurrence of one that is recorded. open is nil if it has an outcome.
+func (s *Session) place(asked *publisher.ToolCall) (turn int32, open *schema.OpenCall) {
 	s.run.View(func(state *schema.State) {
 		head := &state.Head
 		for _, c := range slices.Backward(state.Calls) {
 			if key := c.CallKey; key.ToolCallID == asked.ID {
 				turn, asked.Occurrence = key.Turn, key.Occurrence
-				open = slices.ContainsFunc(head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key })
+				if i := slices.IndexFunc(head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
+					open = new(head.OpenCalls[i])
+				}
 				return
 			}
 		}
@@ -180,24 +234,23 @@ func (s *Session) place(asked *publisher.ToolCall) (turn int32, open bool) {
 // MayBegin returns how long from now the tool of a begun call may begin, for a program that did not begin within
 // [Begun].Within. The program must not begin after an error.
 func (s *Session) MayBegin(ctx context.Context, id string) (time.Duration, error) {
-	c, err := s.begun(id)
-	if err != nil {
-		return 0, err
+	s.mu.Lock()
+	c := s.calls[id]
+	running := c != nil && c.invocation != nil
+	s.mu.Unlock()
+	if !running {
+		return 0, fmt.Errorf("%w: %.80q", ErrNotRunning, id)
 	}
 	return c.invocation.MayBegin(ctx)
 }
 
 // Return records the outcome of a begun call: the result, or the tool's failure. Nothing is recorded for a failure that
-// wraps publisher.ErrLost: it is not known what the tool did.
+// wraps publisher.ErrLost: it is not known what the tool did. A [Failure] also closes a call that has not begun, which
+// then does not begin. A result that no event can have is kept as text.
 func (s *Session) Return(ctx context.Context, id string, result publisher.ToolResult, failure error) error {
-	c, err := s.begun(id)
+	c, err := s.give(id, outcome{keepable(result), failure})
 	if err != nil {
 		return err
-	}
-	select {
-	case c.outcome <- outcome{result, failure}:
-	default:
-		return fmt.Errorf("%w: call %.80q has an outcome already", publisher.ErrConflict, id)
 	}
 	select {
 	case <-c.done:
@@ -210,14 +263,23 @@ func (s *Session) Return(ctx context.Context, id string, result publisher.ToolRe
 	return c.err
 }
 
-// begun returns a call whose tool a program of this process runs.
-func (s *Session) begun(id string) (*call, error) {
+// ErrNotRunning is returned for a call that this program has not begun, or that has an outcome.
+var ErrNotRunning = fmt.Errorf("%w: the call was not begun by this program, or has an outcome", publisher.ErrConflict)
+
+// give gives a call of this process its outcome.
+func (s *Session) give(id string, o outcome) (*call, error) {
+	why, failed := errors.AsType[Failure](o.err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.calls[id]; c != nil && c.invocation != nil {
+	switch c := s.calls[id]; {
+	case c != nil && c.invocation != nil && len(c.outcome) == 0:
+		c.outcome <- o
+		return c, nil
+	case c != nil && c.invocation == nil && failed:
+		c.withdraw(why)
 		return c, nil
 	}
-	return nil, fmt.Errorf("%w: call %.80q was not begun by this program, or has an outcome", publisher.ErrConflict, id)
+	return nil, fmt.Errorf("%w: %.80q", ErrNotRunning, id)
 }
 
 // Say adds messages to the conversation. A message of the user begins the next turn.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,4 +199,71 @@ func TestClean_HalfACharacter_ReplacedInACopy(t *testing.T) {
 	require.Equal(t, given, string(read))
 	require.Equal(t, `{"a" : 1}`, string(session.Clean([]byte(`{"a" : 1}`))))
 	require.Equal(t, `{"a":`, string(session.Clean([]byte(`{"a":`))))
+}
+
+func TestReturn_ResultNoEventCanHave_KeptAsText(t *testing.T) {
+	t.Parallel()
+	s := started(t, waymarktest.Start(t))
+	for id, result := range map[string]string{
+		"deep": strings.Repeat("[", schema.MaxJSONDepth) + strings.Repeat("]", schema.MaxJSONDepth), "twice": `{"a":1,"a":2}`, "broken": `{"a":`,
+	} {
+		begin(t, s, call(id, schema.ReplayHold))
+		require.NoError(t, s.Return(t.Context(), id, publisher.ToolResult{Result: []byte(result), Duration: -time.Second}, nil), id)
+		_, recorded, err := s.Call(t.Context(), call(id, schema.ReplayHold))
+		require.NoError(t, err)
+		require.Contains(t, string(recorded.Result), "waymark keeps this result as text", id)
+		require.Contains(t, string(recorded.Result), strings.ReplaceAll(result, `"`, `\"`), id)
+	}
+	edge := strings.Repeat("[", schema.MaxJSONDepth-10) + strings.Repeat("]", schema.MaxJSONDepth-10)
+	begin(t, s, call("edge", schema.ReplayHold))
+	require.NoError(t, s.Return(t.Context(), "edge", publisher.ToolResult{Result: []byte(edge)}, nil))
+	require.Empty(t, s.Run().Head().OpenCalls)
+}
+
+// asking is a session whose calls wait for a person.
+func asking(t *testing.T, w *waymarktest.World) (*session.Session, func() schema.Head) {
+	t.Helper()
+	fleet := w.Fleet("one", func(c *publisher.Config) {
+		c.Policy = func(context.Context, *publisher.Run, publisher.ToolCall) (publisher.Decision, error) {
+			return publisher.Decision{Decision: schema.DecisionAsk, Policy: "people"}, nil
+		}
+	})
+	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	return opened(t, run), run.Head
+}
+
+func TestReturn_CallThatWaits_ClosesItAndItDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	s, head := asking(t, waymarktest.Start(t))
+	refused := make(chan error, 1)
+	go func() {
+		_, _, err := s.Call(context.Background(), call("a", schema.ReplayHold))
+		refused <- err
+	}()
+	require.Eventually(t, func() bool { return len(head().Interrupts) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Empty(t, s.Running())
+	require.ErrorIs(t, s.Return(t.Context(), "a", text(t, "done"), nil), session.ErrNotRunning)
+	require.NoError(t, s.Return(t.Context(), "a", publisher.ToolResult{}, session.Failure{Type: "not_run", Message: "it was given up"}))
+	require.ErrorIs(t, <-refused, publisher.ErrToolFailed)
+	require.Empty(t, head().OpenCalls)
+	require.Empty(t, head().Interrupts)
+	_, _, err := s.Call(t.Context(), call("a", schema.ReplayHold))
+	require.ErrorContains(t, err, "it was given up")
+}
+
+func TestIdle_CallRuns_WaitsForItsOutcome(t *testing.T) {
+	t.Parallel()
+	s := started(t, waymarktest.Start(t))
+	require.NoError(t, s.Idle())
+	begin(t, s, call("a", schema.ReplayHold))
+	require.Equal(t, "a", s.Running()[0].ID)
+	idle := make(chan error, 1)
+	go func() { idle <- s.Idle() }()
+	require.Empty(t, idle)
+	require.NoError(t, s.Return(t.Context(), "a", text(t, "done"), nil))
+	require.NoError(t, <-idle)
+	begin(t, s, call("b", schema.ReplayHold))
+	s.Close()
+	require.ErrorIs(t, s.Idle(), publisher.ErrLost)
 }
