@@ -154,6 +154,7 @@ type mixed struct {
 	rand   *rand.Rand
 	roles  []string
 	alive  []*exec.Cmd
+	env    []string
 	log    *os.File
 }
 
@@ -164,7 +165,7 @@ func (m *mixed) start(i int) {
 	here, err := filepath.Abs(clients)
 	require.NoError(m.t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(m.t.Context()), self)
-	cmd.Env = append(os.Environ(), "ROLE="+m.roles[i], fmt.Sprintf("NAME=%s-%d", m.roles[i], i), "CLIENTS="+here, "LEDGER="+m.ledger, "TAKES=0.1", "WAYMARK_STATE_DIR="+m.w.StateDir())
+	cmd.Env = append(append(os.Environ(), m.env...), "ROLE="+m.roles[i], fmt.Sprintf("NAME=%s-%d", m.roles[i], i), "CLIENTS="+here, "LEDGER="+m.ledger, "TAKES=0.1", "WAYMARK_STATE_DIR="+m.w.StateDir())
 	cmd.Stderr, cmd.Stdout = m.log, m.log
 	require.NoError(m.t, cmd.Start())
 	m.alive[i] = cmd

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/base/group"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -33,6 +34,7 @@ const (
 // program is one start of the agent's program.
 type program struct {
 	cmd   *exec.Cmd
+	kill  func() // the program and what it has started
 	hello *Hello
 	log   zerolog.Logger
 	out   chan []byte
@@ -62,7 +64,6 @@ type exchange struct {
 func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.Logger) (*program, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) // stop ends it
 	cmd.Stderr, cmd.WaitDelay = stderr, pipeDelay
-	OwnGroup(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start of the program: %w", err)
@@ -72,23 +73,24 @@ func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.
 		return nil, fmt.Errorf("start of the program: %w", err)
 	}
 	cmd.Stdout = to
-	if err := cmd.Start(); err != nil {
+	kill, err := group.Start(ctx, cmd)
+	if err != nil {
 		return nil, fmt.Errorf("start of the program: %w", errors.Join(err, from.Close(), to.Close()))
 	}
 	_ = to.Close() // the program has its own
-	p := &program{cmd: cmd, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), asks: make(chan struct{}, asked), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
+	p := &program{cmd: cmd, kill: kill, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), asks: make(chan struct{}, asked), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
 	greeted := make(chan struct{})
 	go p.write(in)
 	exited := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // its state says more
-		killGroup(cmd) // what it has started answers to no request, and may hold the pipe open
+		kill()         // what it has started answers to no request, and may hold the pipe open
 		time.AfterFunc(pipeDelay, func() { _ = from.Close() })
 		close(exited)
 	}()
 	go func() {
 		err := p.read(from, greeted)
-		killGroup(cmd) // without its output it is of no use
+		kill() // without its output it is of no use
 		<-exited
 		p.why = errors.Join(err, fmt.Errorf("the program ended: %s", cmd.ProcessState))
 		close(p.gone)
@@ -278,12 +280,12 @@ func (p *program) stop() {
 	case p.out <- nil:
 	case <-p.gone:
 	default: // it reads nothing
-		killGroup(p.cmd)
+		p.kill()
 	}
 	select {
 	case <-p.gone:
 	case <-time.After(stopGrace):
-		killGroup(p.cmd)
+		p.kill()
 		<-p.gone
 	}
 }

@@ -167,6 +167,27 @@ func TestServe_EachTool_RunsOnce(t *testing.T) {
 	})
 }
 
+// A program that hears nothing does not outlive its worker: what it had begun does not happen after the takeover.
+func TestServe_WorkerKilled_ItsProgramEnds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	m := &mixed{t: t, w: b.w, ledger: b.ledger, roles: []string{"python"}, alive: make([]*exec.Cmd, 1), env: []string{"AT=before:look", "FREEZE=1"}}
+	m.start(0)
+	b.submit("r1", `[["look"]]`)
+	var pid int
+	require.Eventually(t, func() bool {
+		text, _ := os.ReadFile(b.ledger + ".was-there") // there may be none yet
+		pid, _ = strconv.Atoi(string(text))
+		return pid > 0
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, m.alive[0].Process.Kill())
+	_ = m.alive[0].Wait() // killed
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || bytes.Contains(text, []byte(") Z "))
+	}, time.Minute, time.Millisecond)
+}
+
 // The table of docs/tools.md, for programs: each policy, killed before and after the effect.
 func TestServe_ProgramKilledInATool_PolicyDecides(t *testing.T) {
 	if testing.Short() {

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/adapter/codingagent"
-	"github.com/waymarkio/waymark/internal/adapter/worker"
+	"github.com/waymarkio/waymark/internal/base/group"
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
@@ -107,7 +107,7 @@ func startServer(ctx context.Context, a *base.App, dir string) error {
 	defer func() { _ = log.Close() }() // the server has its own
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
 	cmd.Stderr = log
-	worker.OwnGroup(cmd)
+	group.Own(cmd)
 	ready, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
