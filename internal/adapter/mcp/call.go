@@ -133,7 +133,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	var returned publisher.ToolResult
 	if err == nil && m.Error != nil {
 		wire := servers(m.Error)
-		err = session.Failure{Type: wireError, Message: wire.Message, Code: strconv.FormatInt(wire.Code, 10)}
+		err = session.Failure{Type: wireError, Message: wire.Message, Code: strings.TrimSpace(fmt.Sprintf("%d %s", wire.Code, wire.Data))}
 	} else if err == nil {
 		var result struct {
 			IsError *bool  `json:"isError"`
@@ -190,8 +190,9 @@ func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Ses
 	failed, ok := errors.AsType[*publisher.ToolError](err)
 	switch {
 	case ok && failed.Failure.Type == wireError:
-		code, _ := strconv.ParseInt(failed.Failure.Code, 10, 64) // as it was recorded
-		m.Result, m.Error = nil, &jsonrpc.Error{Code: code, Message: failed.Failure.Message}
+		number, data, _ := strings.Cut(failed.Failure.Code, " ")
+		code, _ := strconv.ParseInt(number, 10, 64) // as it was recorded
+		m.Result, m.Error = nil, &jsonrpc.Error{Code: code, Message: failed.Failure.Message, Data: []byte(data)}
 	case ok:
 		m = text(r, failed.Failure.Message, true)
 	case err != nil:
@@ -334,6 +335,7 @@ func (p *proxy) finish(ctx context.Context, cause error) error {
 	}
 	if len(run.Head().OpenCalls) > 0 {
 		p.Log.Warn().Msgf("a call has no outcome: see waymark plan %s", run.ID())
+		_ = p.server.Close() // before others ask what became of the call, what the server does has ended
 		return errors.Join(err, run.Interrupt(ctx, schema.InterruptedShutdown))
 	}
 	var end publisher.RunEnd

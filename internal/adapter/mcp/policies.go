@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -48,10 +49,6 @@ func ReadPolicies(file string) (Policies, error) {
 // because no call runs again without its answer. The tools are listed before the first call, and for a tool that is not
 // among them.
 func (p *proxy) policy(ctx context.Context, c *params) schema.Replay {
-	own := p.Policies[c.Name].Replay
-	if own == schema.ReplayVerify || own != "" && p.Trust {
-		return own
-	}
 	p.mu.Lock()
 	tools, meta := p.tools, p.meta
 	p.mu.Unlock()
@@ -61,15 +58,16 @@ func (p *proxy) policy(ctx context.Context, c *params) schema.Replay {
 		p.tools = tools
 		p.mu.Unlock()
 	}
-	if own == "" {
-		own = schema.ReplayPure
+	own := cmp.Or(p.Policies[c.Name].Replay, schema.ReplayPure)
+	if own == schema.ReplayVerify || p.Trust && p.Policies[c.Name].Replay != "" {
+		return own
 	}
 	return schema.Stricter(own, tools[c.Name])
 }
 
-// list returns the policies of the server's tools by their annotations.
+// list returns the policies of the server's tools by their annotations, and says which tools of the file there are not.
 func (p *proxy) list(ctx context.Context, meta map[string]jsontext.Value) map[string]schema.Replay {
-	tools, cursor := make(map[string]schema.Replay), ""
+	tools, cursor, unknown := make(map[string]schema.Replay), "", []string(nil)
 	for more := true; more; more = cursor != "" {
 		var page struct {
 			Tools []struct {
@@ -90,7 +88,7 @@ func (p *proxy) list(ctx context.Context, meta map[string]jsontext.Value) map[st
 		}
 		if err != nil {
 			p.Log.Warn().Err(err).Msg("tools were not listed: their calls are held in doubt")
-			break
+			return tools
 		}
 		cursor = page.Cursor
 		for _, t := range page.Tools {
@@ -101,6 +99,16 @@ func (p *proxy) list(ctx context.Context, meta map[string]jsontext.Value) map[st
 				tools[t.Name] = schema.ReplayIdempotent
 			}
 		}
+	}
+	for name, policy := range p.Policies {
+		for _, name := range []string{name, cmp.Or(policy.Verify, name)} {
+			if tools[name] == "" {
+				unknown = append(unknown, name)
+			}
+		}
+	}
+	if slices.Sort(unknown); unknown != nil {
+		p.Log.Warn().Strs("tools", slices.Compact(unknown)).Msg("the file of policies names tools that the server does not list")
 	}
 	return tools
 }

@@ -60,6 +60,8 @@ type proxy struct {
 	stopVerify func() error
 
 	mu sync.Mutex
+	// ending: no more calls begin.
+	ending bool
 	// waits are the requests whose answers the proxy waits for. asked counts its own.
 	waits map[jsonrpc.ID]*exchange
 	asked int
@@ -113,6 +115,9 @@ func Serve(ctx context.Context, cfg Config) (err error) {
 	case err = <-p.lost:
 	case <-ctx.Done():
 	}
+	p.mu.Lock()
+	p.ending = true
+	p.mu.Unlock()
 	stopped := context.AfterFunc(ctx, func() { time.AfterFunc(grace, end) })
 	p.working.Wait()
 	stopped()
@@ -134,12 +139,13 @@ func (p *proxy) fromClient(ctx context.Context) error {
 		r, ok := m.(*jsonrpc.Request)
 		switch {
 		case ok && r.Method == "tools/call" && p.Fleet != nil: // without an id it is not one
-			if x := p.expect(ctx, r); x != nil {
-				p.working.Go(func() {
-					answer := p.call(ctx, x, r)
-					p.forget(r.ID)
-					_ = p.client.Write(ctx, answer) // a client that has gone needs no answer
-				})
+			x := p.expect(ctx, r)
+			if x != nil && !p.work(func() {
+				answer := p.call(ctx, x, r)
+				p.forget(r.ID)
+				_ = p.client.Write(ctx, answer) // a client that has gone needs no answer
+			}) {
+				_ = p.client.Write(ctx, said(r, "the call was not made: the proxy ends"))
 			}
 		case ok && r.Method == "notifications/cancelled" && p.cancel(r):
 		case ok && r.IsCall() && p.Web != nil: // until the answer begins
@@ -151,6 +157,16 @@ func (p *proxy) fromClient(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// work works on a call, unless the proxy ends.
+func (p *proxy) work(call func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ending {
+		p.working.Go(call)
+	}
+	return !p.ending
 }
 
 // pass sends a message of the client to the server.

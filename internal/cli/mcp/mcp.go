@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/adapter/codingagent"
@@ -53,7 +52,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		return failure.New(failure.Usage, "name a command after --, or an address with --url", "there must be one MCP server")
 	}
 	cfg := adapter.Config{
-		Client: &mcp.IOTransport{Reader: io.NopCloser(a.Stdin), Writer: open{a.Stdout}, MaxLineLength: -1},
+		Client: adapter.Lines(a.Stdin, open{a.Stdout}),
 		Run:    c.ID, Session: a.Getenv("CLAUDE_CODE_SESSION_ID"), Trust: c.Trust,
 	}
 	if cfg.Log, err = base.NewLogger(a.Stderr, "info", "auto"); err != nil {
@@ -84,7 +83,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		server.Stderr = a.Stderr
 		// The arguments, which may have secrets, tell servers with the same program apart.
 		arguments := sha256.Sum256([]byte(strings.Join(command, "\x00")))
-		cfg.Name, cfg.Server = fmt.Sprintf("%s-%x", filepath.Base(command[0]), arguments[:4]), &mcp.CommandTransport{Command: server}
+		cfg.Name, cfg.Server = fmt.Sprintf("%s-%x", filepath.Base(command[0]), arguments[:4]), adapter.Child{Cmd: server}
 	}
 	if a.Getenv(codingagent.Supervised) != "" { // each call has one record
 		cfg.Log.Info().Msg("the hooks of the agent record its calls: this process records none")

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		os.Exit(cli.Run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // this process is the command
-	case "server":
+	case "server", "lines":
 		os.Exit(serve()) //nolint:forbidigo // this process is the server
 	}
 	natstest.Main(m)
@@ -57,6 +57,9 @@ func serve() int {
 	alive := flock.New(filepath.Join(dir, "alive"))
 	if alive.RLock() != nil || os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600) != nil {
 		return 1
+	}
+	if os.Getenv("PLAY") == "lines" {
+		return serveLines(dir)
 	}
 	if server(dir).Run(context.Background(), &mcp.StdioTransport{}) != nil {
 		return 1
