@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/gofrs/flock"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/adapter/codingagent"
@@ -74,13 +75,21 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 	return errors.Join(err, base.CloseFleet(ctx, w.Fleet))
 }
 
-// connect connects to the server, and starts a local one if there is none.
+// connect connects to the server, and starts a local one if there is none. Of agents that begin at once, one starts it.
 func connect(ctx context.Context, a *base.App) (*base.Client, error) {
-	cl, err := a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
-	if !errors.Is(err, natsconn.ErrNoServer) {
-		return cl, err
-	}
 	dir, err := a.StateDirectory()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		lock := flock.New(filepath.Join(dir, "agent-serve.lock"))
+		err = lock.Lock()
+		defer func() { _ = lock.Unlock() }()
+	}
+	cl, failed := a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
+	if !errors.Is(failed, natsconn.ErrNoServer) {
+		return cl, failed
+	}
 	if err == nil {
 		err = startServer(ctx, a, dir)
 	}
@@ -93,9 +102,6 @@ func connect(ctx context.Context, a *base.App) (*base.Client, error) {
 // startServer starts waymark serve. It outlives this process, so that others can look at the run, and settle it.
 func startServer(ctx context.Context, a *base.App, dir string) error {
 	program, err := os.Executable()
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
 	if err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}

@@ -70,6 +70,7 @@ type world struct {
 	model          *model
 	project, state string
 	home           string
+	daemon         *child
 	fleet          *publisher.Fleet
 }
 
@@ -84,8 +85,7 @@ func newWorld(t *testing.T, k kind, answer func(n int, body string) []block) *wo
 		require.NoError(t, os.MkdirAll(d, 0o700))
 	}
 	t.Cleanup(w.killAll)
-	daemon := w.start("serve", "--silence", "2s", "--http", "off", "--quota", "64MiB")
-	require.Eventually(t, func() bool { return strings.Contains(daemon.output(), "waymark is ready") }, limit, every)
+	w.startDaemon()
 	end, err := natsconn.Discover(t.Context(), w.state)
 	require.NoError(t, err)
 	options, err := end.Options()
@@ -94,6 +94,18 @@ func newWorld(t *testing.T, k kind, answer func(n int, body string) []block) *wo
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.fleet.Close(context.Background())) })
 	return w
+}
+
+// startDaemon starts the daemon, with the store and the port of the one before.
+func (w *world) startDaemon() {
+	w.t.Helper()
+	w.daemon = w.start("serve", "--silence", "2s", "--http", "off", "--quota", "64MiB")
+	require.Eventually(w.t, func() bool { return strings.Contains(w.daemon.output(), "waymark is ready") }, limit, every)
+}
+
+func (w *world) killDaemon() {
+	kill(w.t, w.daemon.Process.Pid)
+	<-w.daemon.gone
 }
 
 // child is a process of a test. Its output is a file: what it has started writes to it for longer.
@@ -370,23 +382,32 @@ func TestAgents_KilledInATool_PersonSettlesAndModelIsTold(t *testing.T) {
 func TestAgents_SecondResume_FirstIsStoppedAndItsResultAdopted(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, k, working)
-			first := w.run(w.begin(newID(), "Do it."))
-			w.inTool("effects")
-			id := w.id()
-			second := w.run(w.resume(id, "Go on."))
-			w.until(id, "taken over", func(s *schema.State) bool { return s.Head.Epoch == 2 })
-			w.goOn()
-			require.Contains(t, w.await(first), "its agent was stopped here")
-			require.Contains(t, w.await(second), "Finished.")
-			s := w.until(id, "the end", status(schema.StatusCompleted))
-			require.EqualValues(t, 1, s.Head.Counts.LateResults)
-			require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
-			require.Equal(t, "begun\ndone\n", w.file("effects"))
-			require.True(t, w.model.asked("It did finish: worked"))
-		})
+		for _, daemon := range []string{"alive", "killed"} {
+			t.Run(k.name+" daemon "+daemon, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, k, working)
+				first := w.run(w.begin(newID(), "Do it."))
+				w.inTool("effects")
+				id := w.id()
+				second := w.run(w.resume(id, "Go on."))
+				w.until(id, "taken over", func(s *schema.State) bool { return s.Head.Epoch == 2 })
+				if daemon == "killed" { // the tool ends while there is none
+					w.killDaemon()
+				}
+				w.goOn()
+				require.Eventually(t, func() bool { return strings.Contains(w.file("effects"), "done") }, limit, every)
+				if daemon == "killed" {
+					w.startDaemon()
+				}
+				require.Contains(t, w.await(first), "its agent was stopped here")
+				require.Contains(t, w.await(second), "Finished.")
+				s := w.until(id, "the end", status(schema.StatusCompleted))
+				require.EqualValues(t, 1, s.Head.Counts.LateResults)
+				require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
+				require.Equal(t, "begun\ndone\n", w.file("effects"))
+				require.True(t, w.model.asked("It did finish: worked"))
+			})
+		}
 	}
 }
 
@@ -400,6 +421,18 @@ func TestCodex_ParallelAndFailedCalls_AreClosedOnce(t *testing.T) {
 	})
 	require.Contains(t, w.await(w.run(w.begin("", "Do it."))), "Finished.")
 	closedOnce(t, w.until(w.id(), "the end", status(schema.StatusCompleted)), 3)
+}
+
+func TestClaude_TwoBeginWithoutAServer_ShareOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, kinds[0], working)
+	w.killDaemon()
+	w.goOn()
+	w.state += "-new"
+	sessions := []*child{w.run(w.begin(newID(), "Do it.")), w.run(w.begin(newID(), "Do it."))}
+	for _, session := range sessions {
+		require.Contains(t, w.await(session), "Finished.")
+	}
 }
 
 // serve starts a worker for an agent with a home of its own.
@@ -476,10 +509,10 @@ func counting(calls int) func(n int, body string) []block {
 	}
 }
 
-// Kills with a seed: of a session, or of one of two workers. Each run ends; a hold call has its effect at most once.
+// Kills with a seed: of a session, of one of two workers, or of the daemon, which is started again. Each run ends; a hold call has its effect at most once.
 func TestAgents_SeededKills_RunsEndAndNothingRunsAgainstItsPolicy(t *testing.T) {
 	t.Parallel()
-	kills := map[string]int{"claude": 4, "codex": 2}
+	kills := map[string]int{"claude": 6, "codex": 3}
 	if testbin.Full(t) {
 		kills = map[string]int{"claude": 100, "codex": 30}
 	}
@@ -491,7 +524,7 @@ func TestAgents_SeededKills_RunsEndAndNothingRunsAgainstItsPolicy(t *testing.T) 
 	}
 }
 
-// killed kills sessions and workers of one agent that many times, each time in another run.
+// killed kills a session, a worker or the daemon of one agent that many times, each time in another run.
 func killed(t *testing.T, k kind, kills int) {
 	t.Helper()
 	const calls = 4
@@ -511,20 +544,28 @@ func killed(t *testing.T, k kind, kills int) {
 		if !hold {
 			flags = []string{"--tools", pure}
 		}
-		victim, events := random.IntN(2), 2+random.Int64N(2*calls+2)
-		t.Logf("seed %d, round %d: hold %t, victim %d, after %d events", seed, round, hold, victim, events)
+		victim, events := []string{"daemon", "session", "worker"}[round%3], 2+random.Int64N(2*calls+2)
+		t.Logf("seed %d, round %d: hold %t, victim %s, after %d events", seed, round, hold, victim, events)
 		require.NoError(t, os.RemoveAll(filepath.Join(w.project, "effects")))
 		id := fmt.Sprintf("round-%d", round)
 		_, err := w.fleet.Submit(t.Context(), publisher.RunSpec{ID: id, Agent: k.name, Task: "Count."})
 		require.NoError(t, err)
 		workers := []*child{w.serve(fmt.Sprint("a", round), flags...), w.serve(fmt.Sprint("b", round), flags...)}
+		require.Eventually(t, func() bool { // a worker that found no daemon would start one
+			heard := w.await(w.start("fleet", "executors"))
+			return strings.Contains(heard, fmt.Sprint("a", round)) && strings.Contains(heard, fmt.Sprint("b", round))
+		}, limit, every)
 		w.until(id, "the moment", func(s *schema.State) bool { return s.Head.Counts.Events >= events })
+		if victim == "daemon" {
+			w.killDaemon()
+			w.startDaemon()
+		}
 		for _, worker := range workers {
 			session := children(worker.Process.Pid)
-			if len(session) == 0 {
+			if len(session) == 0 || victim == "daemon" {
 				continue
 			}
-			if victim == 1 {
+			if victim == "worker" {
 				kill(t, worker.Process.Pid)
 			}
 			kill(t, session[0])
@@ -541,6 +582,7 @@ func killed(t *testing.T, k kind, kills int) {
 		require.Equal(t, schema.StatusCompleted, s.Head.Status)
 		require.Empty(t, s.Head.OpenCalls)
 		require.Zero(t, s.Head.Counts.DeadLetters)
+		t.Logf("round %d: epoch %d, %d calls, %d late results", round, s.Head.Epoch, len(s.Calls), s.Head.Counts.LateResults)
 		for n := range calls {
 			effects := strings.Count(w.file("effects"), fmt.Sprintf("begun-%d.", n))
 			if hold {
