@@ -135,7 +135,7 @@ func (s *Shard) unnamed(ctx context.Context, old []describedBlob) (list []descri
 			continue // no event can name it
 		}
 		names := schema.NamesOf(s.Names.Fleet, schema.ShardOf(run, shards))
-		segments := &Segments{bucket: newBucket(s.js, names.SegmentBucket()), names: names}
+		segments := &Segments{bucket: newBucket(s.js, names.SegmentBucket())}
 		err := strikeNamed(ctx, s.js, names, segments, run, digests)
 		switch {
 		case errors.Is(err, ErrNotFound), errors.Is(err, ErrCorrupt), errors.Is(err, schema.ErrFormat):

@@ -12,7 +12,6 @@ import (
 // Segments is the segment bucket of a shard. Segments are the older part of the log: purged events exist only here.
 type Segments struct {
 	bucket bucket
-	names  schema.Names
 	// room is how many bytes of segments may still be stored: the rest of the stream is for the daemon's own keys and for
 	// removals, which make room. [Shard.Throttle] sets it, and each segment takes from it.
 	room atomic.Int64

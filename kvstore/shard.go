@@ -45,7 +45,7 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 	names := schema.NamesOf(settings.Fleet, shard)
 	current := new(atomic.Pointer[schema.FleetSettings])
 	current.Store(&settings)
-	segments := &Segments{bucket: newBucket(js, names.SegmentBucket()), names: names}
+	segments := &Segments{bucket: newBucket(js, names.SegmentBucket())}
 	segments.room.Store(math.MaxInt64)
 	return &Shard{
 		Names:       names,
@@ -66,8 +66,8 @@ type Usage struct {
 	// Bytes and Messages stored, as JetStream counts them.
 	Bytes    int64
 	Messages uint64
-	// First and Last stream sequences; Last is 0 when nothing was ever stored.
-	First, Last schema.StreamSequence
+	// Last stream sequence; 0 when nothing was ever stored.
+	Last schema.StreamSequence
 	// Limit in bytes; [UnlimitedQuota] for none.
 	Limit int64
 	// Incarnation from [Shard.Incarnation].
@@ -95,7 +95,6 @@ func UsageOf(info *jetstream.StreamInfo) Usage {
 	return Usage{
 		Bytes:       int64(info.State.Bytes), //nolint:gosec // a size on disk
 		Messages:    info.State.Msgs,
-		First:       schema.StreamSequence(info.State.FirstSeq),
 		Last:        schema.StreamSequence(info.State.LastSeq),
 		Limit:       info.Config.MaxBytes,
 		Incarnation: schema.FormatTime(info.Created),

@@ -353,7 +353,6 @@ func (e *Executor) Serve(ctx context.Context) error {
 	for _, d := range e.inHand() {
 		<-d.done
 	}
-	e.fleet.presence.addCapacity(-max(e.spec.Capacity, 0))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return errors.Join(append([]error{err}, e.left...)...) // the cause first
@@ -371,7 +370,6 @@ func (e *Executor) begin() error {
 		return configError("Serve", "called again", "create another executor")
 	}
 	e.serving = true
-	e.fleet.presence.addCapacity(max(e.spec.Capacity, 0))
 	for d := range e.driven {
 		go e.drive(d)
 	}

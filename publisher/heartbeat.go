@@ -79,12 +79,6 @@ func (h *hand) of(run string) []*Run {
 	return h.runs[run]
 }
 
-func (h *hand) size() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.runs)
-}
-
 // held are the runs that this process holds, starts or takes over; nil if they are too many for a heartbeat.
 func (h *hand) held() []schema.HeldRun {
 	h.mu.Lock()
@@ -217,8 +211,6 @@ type presence struct {
 
 	mu    sync.Mutex
 	beats uint64
-	// capacity is the maximum number of runs of this handle's executors.
-	capacity int
 	// claimed are the agents whose runs this handle has asked for.
 	claimed []string
 }
@@ -246,13 +238,6 @@ func (p *presence) beat(life context.Context) {
 		pace := p.pace()
 		timer.Reset(pace - rand.N(pace/8+1)) //nolint:gosec // jitter
 	}
-}
-
-// addCapacity changes what heartbeats say.
-func (p *presence) addCapacity(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.capacity += n
 }
 
 // claims makes heartbeats name the agents of a claim, too; none stand for every agent.
@@ -290,18 +275,17 @@ func (p *presence) hurry() {
 func (p *presence) heartbeat(leaving bool) bool {
 	p.mu.Lock()
 	p.beats++
-	capacity, count, agents := p.capacity, p.beats, p.claimed
+	count, agents := p.beats, p.claimed
 	p.mu.Unlock()
 	if len(agents) > schema.MaxClaimed {
 		agents = nil
 	}
-	overdue, more := p.works.overdue()
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.instance, IntervalMS: p.pace().Milliseconds(),
-		Time: schema.FormatTime(p.cfg.Now()), Runs: p.hand.size(), Capacity: capacity, Leaving: leaving,
-		Held: p.hand.held(), Agents: agents, Build: p.versions.build, Versions: p.versions.all(agents), Beat: count, Overdue: overdue, OverdueMore: more,
+		Time: schema.FormatTime(p.cfg.Now()), Leaving: leaving,
+		Held: p.hand.held(), Agents: agents, Build: p.versions.build, Versions: p.versions.all(agents), Beat: count, Overdue: p.works.overdue(),
 	})
 	if err == nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

@@ -80,9 +80,9 @@ func TestHeartbeat_Executor_AliveThenLeaving(t *testing.T) {
 	require.Equal(t, int64(20), h.IntervalMS)
 	require.False(t, h.Leaving)
 	start(t, f, "r2")
-	require.Eventually(t, func() bool { return next().Runs == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(next().Held) == 2 }, patience, time.Millisecond)
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
-	require.Eventually(t, func() bool { return next().Runs == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(next().Held) == 1 }, patience, time.Millisecond)
 	require.NoError(t, f.Close(t.Context()))
 	require.Eventually(t, func() bool { return next().Leaving }, patience, time.Millisecond)
 }

@@ -63,8 +63,8 @@ func (k *work) end() {
 	delete(k.of.all, k)
 }
 
-// overdue returns overdue work, the oldest first, up to [schema.MaxOverdue], and the number of the rest.
-func (w *works) overdue() (list []schema.Overdue, more int) {
+// overdue returns overdue work, the oldest first, up to [schema.MaxOverdue].
+func (w *works) overdue() (list []schema.Overdue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var late []*work
@@ -80,5 +80,5 @@ func (w *works) overdue() (list []schema.Overdue, more int) {
 		what.Since = schema.FormatTime(k.since)
 		list = append(list, what)
 	}
-	return list, len(late) - len(list)
+	return list
 }

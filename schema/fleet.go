@@ -40,9 +40,6 @@ type Heartbeat struct {
 	IntervalMS int64 `json:"interval_ms,omitzero"`
 	// Time at the executor, RFC 3339, for people. Liveness uses the time of arrival.
 	Time string `json:"time,omitzero"`
-	// Runs that the executor drives, and the most it takes; 0 if unknown.
-	Runs     int `json:"runs,omitzero"`
-	Capacity int `json:"capacity,omitzero"`
 	// Leaving: the executor stops now and works on no run any more.
 	Leaving bool `json:"leaving,omitzero"`
 	// Held are all runs that the instance works on, starts or takes over, at most [MaxHeld]; absent if it does not list
@@ -56,11 +53,9 @@ type Heartbeat struct {
 	Build string `json:"build,omitzero"`
 	// Versions of agents at the executor, by agent: as many as fit in [MaxVersionsBytes].
 	Versions map[string]Version `json:"versions,omitzero"`
-	// Overdue are model requests and tool calls that exceed their limit, the oldest first. At most [MaxOverdue];
-	// OverdueMore is how many more there are.
-	Overdue     []Overdue      `json:"overdue,omitzero"`
-	OverdueMore int            `json:"overdue_more,omitzero"`
-	Extra       jsontext.Value `json:",embed"`
+	// Overdue are model requests and tool calls that exceed their limit: the oldest first, at most [MaxOverdue].
+	Overdue []Overdue      `json:"overdue,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
 
 // MaxHeld bounds the runs in a heartbeat. An instance with more lists none.

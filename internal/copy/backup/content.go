@@ -19,9 +19,7 @@ import (
 // message is one message of a stream's file.
 type message struct {
 	subject string
-	// at is its time in nanoseconds, from the server.
-	at  int64
-	seq uint64
+	seq     uint64
 	// header is the encoded form, with its first line; empty without headers.
 	header, body []byte
 }
@@ -106,7 +104,7 @@ func readContent(r io.Reader, has func(stdjson.RawMessage) error, yield func(*me
 				return broken(fmt.Sprintf("message %d", last), err)
 			}
 		}
-		m := message{subject: head.Name, at: head.Timestamp, seq: head.Sequence, header: buf[:head.HeaderSize], body: buf[head.HeaderSize:]}
+		m := message{subject: head.Name, seq: head.Sequence, header: buf[:head.HeaderSize], body: buf[head.HeaderSize:]}
 		if err := yield(&m); err != nil {
 			return err
 		}

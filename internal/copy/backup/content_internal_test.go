@@ -35,7 +35,7 @@ func (c *contentWriter) entry(h *archive.Header, parts ...[]byte) error {
 
 func (c *contentWriter) add(m *message) error {
 	return c.entry(&archive.Header{
-		Name: m.subject, Timestamp: m.at, Sequence: m.seq, HeaderSize: int64(len(m.header)), PayloadSize: int64(len(m.body)),
+		Name: m.subject, Sequence: m.seq, HeaderSize: int64(len(m.header)), PayloadSize: int64(len(m.body)),
 	}, m.header, m.body)
 }
 

@@ -41,7 +41,7 @@ func FuzzBackup(f *testing.F) {
 	var file bytes.Buffer
 	w, err := newContentWriter(&file, stdjson.RawMessage(`{"first_seq":1,"last_seq":2}`))
 	require.NoError(f, err)
-	require.NoError(f, w.add(&message{subject: "a.b", at: 1, seq: 1, header: []byte("NATS/1.0\r\n\r\n"), body: []byte("x")}))
+	require.NoError(f, w.add(&message{subject: "a.b", seq: 1, header: []byte("NATS/1.0\r\n\r\n"), body: []byte("x")}))
 	require.NoError(f, w.end())
 	var plain bytes.Buffer
 	_, err = plain.ReadFrom(s2.NewReader(&file))

@@ -208,13 +208,12 @@ func (a *Answer) give(runs []string, rec *schema.Record) error {
 // direct is a connection to the direct get of a shard's log.
 type direct struct {
 	*jsapi.Direct
-	js     jetstream.JetStream
-	stream string
+	js jetstream.JetStream
 }
 
 func dial(js jetstream.JetStream, names schema.Names, room int) (*direct, error) {
 	line, err := jsapi.Dial(js, names.EventStream(), room)
-	return &direct{Direct: line, js: js, stream: names.EventStream()}, err
+	return &direct{Direct: line, js: js}, err
 }
 
 // ask is Ask with the errors of this package; those of handle are returned unchanged.
