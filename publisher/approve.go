@@ -16,7 +16,7 @@ import (
 
 // Decision is a policy's decision about a call.
 type Decision struct {
-	// Decision is allow, deny or ask: [schema.DecisionAllow] and the others. Required.
+	// Decision is allow, deny or ask: [schema.DecisionAllow] and the others; or [NoDecision]. Required.
 	Decision string
 	// Policy names the rule that decided.
 	Policy string
@@ -31,6 +31,9 @@ type Decision struct {
 	// Expires is how long to wait for the answer; 0 means no limit. An expired question counts as a denial.
 	Expires time.Duration
 }
+
+// NoDecision is the decision of a policy that has no rule for a call: the call may run, and nothing is recorded about it.
+const NoDecision = "none"
 
 // Policy decides about a call before its tool runs. Each decision is recorded before it takes effect. A recorded
 // decision is final: no policy and no person decides about the same call again, in this process or after a takeover. If
@@ -75,6 +78,10 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 			return false, unknown()
 		}
 		d, err := policy(ctx, c.run, c.occurrence())
+		if err == nil && d.Decision == NoDecision {
+			c.run.ledger.do(func(l *ledger) { l.calls.known(c.key).unruled = true })
+			break
+		}
 		if c.run.fleet.observes() {
 			return false, c.recordDecision(ctx, observed(d, err))
 		}

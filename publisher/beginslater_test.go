@@ -128,3 +128,23 @@ func TestLoop_ToolDoesNotBeginWithinItsTimeout_Fails(t *testing.T) {
 	require.Contains(t, call.Error.Message, "it did not begin within 20ms")
 	require.Zero(t, call.DurationMS, "it did not run")
 }
+
+// A policy without a rule for a call costs no event, and another executor's policy may have one.
+func TestTool_PolicyHasNoRule_NothingIsRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(func(c *publisher.Config) {
+		c.Policy = func(context.Context, *publisher.Run, publisher.ToolCall) (publisher.Decision, error) {
+			return publisher.Decision{Decision: publisher.NoDecision}, nil
+		}
+	})
+	turn := openTurn(t, start(t, f, "r1"))
+	call := publisher.ToolCall{ID: "c1", Name: "x"}
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{call}})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), call, counted(new(atomic.Int64), "done"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"run.started", "turn.answered", "tool.called", "tool.returned"}, names(w.log("r1")))
+	w.requireSameFold(turn.Run())
+}

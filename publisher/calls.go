@@ -27,6 +27,8 @@ type knownCall struct {
 	outcome *outcome
 	// question is the approval question about it.
 	question *schema.RunWaitingData
+	// unruled: the policy has no rule for it.
+	unruled bool
 }
 
 // look returns what is known of a call.
@@ -37,13 +39,17 @@ func (b *callBook) look(key schema.CallKey) knownCall {
 	return knownCall{}
 }
 
+// known is the entry of a call.
+func (b *callBook) known(key schema.CallKey) *knownCall {
+	if b.calls[key] == nil {
+		b.calls[key] = new(knownCall)
+	}
+	return b.calls[key]
+}
+
 // on moves a call to its next stage.
 func (b *callBook) on(key schema.CallKey, event callEvent) *knownCall {
-	c := b.calls[key]
-	if c == nil {
-		c = new(knownCall)
-		b.calls[key] = c
-	}
+	c := b.known(key)
 	if c.stage = c.stage.after(event); !c.stage.open() {
 		c.tries, c.question, c.outcome = 0, nil, nil
 	}
@@ -139,10 +145,7 @@ func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKe
 	if b.look(key).reserved {
 		return key, false
 	}
-	if b.calls[key] == nil {
-		b.calls[key] = new(knownCall)
-	}
-	b.calls[key].reserved = true
+	b.known(key).reserved = true
 	return key, true
 }
 
@@ -191,13 +194,11 @@ func (b *callBook) unrecorded() (drafts []draft) {
 // ask keeps the approval question about a call unless there is one already, and returns the one that is kept: a repeated
 // call repeats the same event.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {
-	if b.calls[key] == nil {
-		b.calls[key] = new(knownCall)
-	}
-	if c := b.calls[key]; c.question == nil {
+	c := b.known(key)
+	if c.question == nil {
 		c.question = question
 	}
-	return b.calls[key].question
+	return c.question
 }
 
 // callView is the state of a call as this handle knows it.

@@ -77,7 +77,7 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 		} else if occurrence == 0 { // closed: its result would be added to its outcome
 			key.Occurrence = max(1, head.CallsOf(d.turn, id))
 		}
-		if v := l.call(key); permits(v.decision) {
+		if v := l.call(key); permits(v.decision) || v.decision == nil && l.calls.look(key).unruled {
 			continue
 		}
 		return fmt.Errorf("run %s: call %s of turn %d: %w: %s, and no policy has allowed it: call Turn.Begin before its tool runs", l.run, id, d.turn, ErrNotAllowed, refused)

@@ -246,11 +246,10 @@ func (w *Worker) policy() publisher.Policy {
 		return nil
 	}
 	return func(_ context.Context, _ *publisher.Run, c publisher.ToolCall) (publisher.Decision, error) {
-		d := publisher.Decision{Decision: schema.DecisionAllow, Policy: "hello"}
 		if question := questions[c.Name]; question != "" {
-			d.Decision, d.Message = schema.DecisionAsk, question
+			return publisher.Decision{Decision: schema.DecisionAsk, Policy: "hello", Message: question}, nil
 		}
-		return d, nil
+		return publisher.Decision{Decision: publisher.NoDecision}, nil
 	}
 }
 
