@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,9 +25,9 @@ import (
 
 	"github.com/waymarkio/waymark/internal/adapter/worker"
 	"github.com/waymarkio/waymark/internal/base/pause"
+	"github.com/waymarkio/waymark/internal/cli"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -34,6 +35,10 @@ import (
 func perform(role string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	if role == "server" {
+		args := []string{"serve", "--state-dir", os.Getenv("WAYMARK_STATE_DIR"), "--silence", "2s", "--http", "off", "--log-level", "error"}
+		return cli.Run(ctx, args, os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+	}
 	connect := func(ctx context.Context, _ string, change func(*publisher.Config)) (*publisher.Fleet, error) {
 		cfg := publisher.Config{Executor: os.Getenv("NAME")}
 		change(&cfg)
@@ -149,13 +154,20 @@ func performGo(ctx context.Context, connect func(context.Context, string, func(*
 // mixed is a fleet of processes in three languages.
 type mixed struct {
 	t      *testing.T
-	w      *waymarktest.World
+	dir    string
 	ledger string
 	rand   *rand.Rand
 	roles  []string
 	alive  []*exec.Cmd
+	server *exec.Cmd
 	env    []string
 	log    *os.File
+	reader *publisher.Reader
+	// asleep is when the process wakes up, and sleeping how many may still do late what they had begun.
+	asleep   []time.Time
+	sleeping atomic.Int32
+	did      map[string]int
+	open     string // a run that had not ended at the latest look
 }
 
 func (m *mixed) start(i int) {
@@ -165,10 +177,25 @@ func (m *mixed) start(i int) {
 	here, err := filepath.Abs(clients)
 	require.NoError(m.t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(m.t.Context()), self)
-	cmd.Env = append(append(os.Environ(), m.env...), "ROLE="+m.roles[i], fmt.Sprintf("NAME=%s-%d", m.roles[i], i), "CLIENTS="+here, "LEDGER="+m.ledger, "TAKES=0.1", "WAYMARK_STATE_DIR="+m.w.StateDir())
+	cmd.Env = append(append(os.Environ(), m.env...), "ROLE="+m.roles[i], fmt.Sprintf("NAME=%s-%d", m.roles[i], i), "CLIENTS="+here, "LEDGER="+m.ledger, "TAKES=0.1", "WAYMARK_STATE_DIR="+m.dir)
 	cmd.Stderr, cmd.Stdout = m.log, m.log
 	require.NoError(m.t, cmd.Start())
 	m.alive[i] = cmd
+}
+
+// serve starts the server, and waits until it is ready.
+func (m *mixed) serve() {
+	m.t.Helper()
+	self, err := os.Executable()
+	require.NoError(m.t, err)
+	m.server = exec.CommandContext(context.WithoutCancel(m.t.Context()), self)
+	m.server.Env = append(os.Environ(), "ROLE=server", "WAYMARK_STATE_DIR="+m.dir)
+	m.server.Stderr = m.log
+	out, err := m.server.StdoutPipe()
+	require.NoError(m.t, err)
+	require.NoError(m.t, m.server.Start())
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(m.t, err)
 }
 
 // programs are the processes that a process has started.
@@ -185,49 +212,88 @@ func programs(pid int) (list []int) {
 	return list
 }
 
+// gone reports whether a process has ended.
+func gone(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+// supervise starts the processes again that have ended, because they found no server or their first program was killed.
+func (m *mixed) supervise() {
+	m.t.Helper()
+	for i, cmd := range m.alive {
+		if gone(cmd.Process.Pid) {
+			_ = cmd.Wait() // it says why in the log
+			m.start(i)
+		}
+	}
+}
+
 // disturb breaks something at random: mostly the process that has a run.
 func (m *mixed) disturb(runs int) {
 	m.t.Helper()
 	i := m.rand.IntN(len(m.alive))
 	for run := max(0, runs-20); run < runs; run++ {
-		head, err := m.w.Reader().Head(m.t.Context(), fmt.Sprintf("r%d", run))
+		head, err := m.reader.Head(m.t.Context(), fmt.Sprintf("r%d", run))
 		if _, n, ok := strings.Cut(head.Executor, "-"); err == nil && ok && head.Status == schema.StatusRunning {
-			if busy, err := strconv.Atoi(n); err == nil {
+			if busy, err := strconv.Atoi(n); err == nil && time.Now().After(m.asleep[busy]) {
 				i = busy
 				break
 			}
 		}
 	}
+	if time.Now().Before(m.asleep[i]) {
+		return // it sleeps on
+	}
 	p := m.alive[i].Process
-	switch what := m.rand.IntN(10); {
-	case what < 4: // a worker or executor is killed; its program gets the end of its input
+	what := ""
+	switch n := m.rand.IntN(20); {
+	case n < 8: // its program ends with it
+		what = "workers killed"
 		require.NoError(m.t, p.Kill())
 		_ = m.alive[i].Wait() // killed
 		m.start(i)
-	case what < 7: // a program is killed
+	case n < 14:
+		what = "programs killed"
 		for _, program := range programs(p.Pid) {
 			_ = syscall.Kill(program, syscall.SIGKILL) // it may have ended
 		}
-	case what < 9: // a worker and its program stand still for longer than the silence
+	case n < 17: // a worker and its program, for longer than the silence
+		what = "frozen for 3s"
+		wakes := 3 * time.Second
+		if testbin.Whole() && m.sleeping.Load() < 2 {
+			what, wakes = "frozen for 30s", 30*time.Second
+		}
+		m.asleep[i] = time.Now().Add(wakes)
+		m.sleeping.Add(1)
 		still := append(programs(p.Pid), p.Pid)
 		for _, pid := range still {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
 		}
-		time.AfterFunc(3*time.Second, func() {
+		time.AfterFunc(wakes, func() {
 			for _, pid := range still {
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
+			time.AfterFunc(time.Second, func() { m.sleeping.Add(-1) })
 		})
+	case n < 19:
+		what = "servers killed"
+		require.NoError(m.t, m.server.Process.Kill())
+		_ = m.server.Wait() // killed
+		m.serve()
 	default:
-		m.w.Server.Stop()
-		m.w.Server.Start()
+		what = "servers stopped"
+		require.NoError(m.t, m.server.Process.Signal(syscall.SIGTERM))
+		require.NoError(m.t, m.server.Wait())
+		m.serve()
 	}
+	m.did[what]++
 }
 
-// look settles what is held, as a person does by the ledger, and reports how many of the runs have not ended.
+// look settles what is held, as a person does by the ledger once nothing sleeps that may do it late, and reports how many of the runs have not ended.
 func (m *mixed) look(ctx context.Context, fleet *publisher.Fleet, runs int) (open int, err error) {
 	for i := range runs {
-		head, err := m.w.Reader().Head(ctx, fmt.Sprintf("r%d", i))
+		head, err := m.reader.Head(ctx, fmt.Sprintf("r%d", i))
 		switch {
 		case err != nil:
 			return 1, err
@@ -235,6 +301,7 @@ func (m *mixed) look(ctx context.Context, fleet *publisher.Fleet, runs int) (ope
 			continue
 		}
 		open++
+		m.open = fmt.Sprintf("run %s is %s under %s in epoch %d, with %+v, %d interrupts", head.Run, head.Status, head.Executor, head.Epoch, head.OpenCalls, len(head.Interrupts))
 		if head.Quarantined(schema.DefaultMaxClaims) {
 			if _, err := fleet.Release(ctx, head.Run, publisher.ResumeSpec{}); err != nil {
 				return open, err
@@ -242,11 +309,13 @@ func (m *mixed) look(ctx context.Context, fleet *publisher.Fleet, runs int) (ope
 		}
 		for j := range head.OpenCalls {
 			c := &head.OpenCalls[j]
-			if c.State != schema.CallHeld || len(head.Interrupts) == 0 {
+			if c.State != schema.CallHeld && c.State != schema.CallLate || len(head.Interrupts) == 0 || m.sleeping.Load() > 0 {
 				continue
 			}
 			request := schema.SettleRequest{CallKey: c.CallKey, CallEpoch: c.Epoch, How: schema.SettledRerun, By: "ann"}
-			if effectsIn(m.t, m.ledger)[c.Name+" "+c.IdempotencyKey(head.Run)] > 0 {
+			if c.State == schema.CallLate { // of a process that woke up while the run waited
+				request.How = schema.SettledAdopted
+			} else if effectsIn(m.t, m.ledger)[c.Name+" "+c.IdempotencyKey(head.Run)] > 0 {
 				request.How, request.Result = schema.SettledDecided, []byte(`"it was done"`)
 			}
 			if _, err := fleet.Settle(ctx, head.Run, request); err != nil && !errors.Is(err, publisher.ErrNotInDoubt) && !errors.Is(err, publisher.ErrConflict) {
@@ -268,9 +337,9 @@ func TestMixedFleet_KilledAtRandom_EachEffectOnce(t *testing.T) {
 			t.Skipf("%s is not here: fleets of several languages are NOT TESTED", command[0])
 		}
 	}
-	rounds := 25
+	rounds, between := 25, 400
 	if testbin.Full(t) {
-		rounds = 300
+		rounds, between = 300, 1000
 	}
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // a seed
 	if text := os.Getenv("WAYMARK_SEED"); text != "" {
@@ -279,18 +348,26 @@ func TestMixedFleet_KilledAtRandom_EachEffectOnce(t *testing.T) {
 		require.NoError(t, err)
 	}
 	t.Logf("WAYMARK_SEED=%d", seed)
-	m := &mixed{t: t, w: waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), rand: rand.New(rand.NewPCG(seed, 0)), roles: []string{"python", "node", "go", "python", "node"}} //nolint:gosec // a schedule
-	m.ledger = filepath.Join(t.TempDir(), "ledger")
+	m := &mixed{t: t, dir: t.TempDir(), rand: rand.New(rand.NewPCG(seed, 0)), roles: []string{"python", "node", "go", "python", "node"}, did: make(map[string]int)} //nolint:gosec // a schedule
+	m.ledger, m.asleep = filepath.Join(t.TempDir(), "ledger"), make([]time.Time, len(m.roles))
 	var err error
 	m.log, err = os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
+	t.Setenv("WAYMARK_STATE_DIR", m.dir)
+	m.serve()
+	fleet, err := publisher.Connect(t.Context(), publisher.Config{Executor: "ann"})
+	require.NoError(t, err)
+	m.reader, err = publisher.NewReader(t.Context(), publisher.Config{})
+	require.NoError(t, err)
 	m.alive = make([]*exec.Cmd, len(m.roles))
 	t.Cleanup(func() {
-		for _, cmd := range m.alive {
+		_ = errors.Join(fleet.Close(context.Background()), m.reader.Close(context.Background()))
+		for _, cmd := range append(m.alive, m.server) {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 		}
 		if t.Failed() {
+			t.Log(m.did, m.open)
 			_, _ = m.log.Seek(0, io.SeekStart)
 			text, _ := io.ReadAll(io.LimitReader(m.log, 64<<10))
 			t.Logf("%s", text)
@@ -300,7 +377,6 @@ func TestMixedFleet_KilledAtRandom_EachEffectOnce(t *testing.T) {
 	for i := range m.roles {
 		m.start(i)
 	}
-	fleet := m.w.Fleet("ann", nil)
 	tools := []string{"look", "pay", "book", "mail", "pay", "book"}
 	for i := range rounds {
 		plan := make([][]string, 1+m.rand.IntN(3))
@@ -315,18 +391,21 @@ func TestMixedFleet_KilledAtRandom_EachEffectOnce(t *testing.T) {
 			_, err := fleet.Submit(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("r%d", i), Agent: "clerk", Task: string(task)})
 			return err == nil
 		}, time.Minute, 10*time.Millisecond)
-		require.NoError(t, pause.For(t.Context(), time.Duration(m.rand.IntN(400))*time.Millisecond))
+		require.NoError(t, pause.For(t.Context(), time.Duration(m.rand.IntN(between))*time.Millisecond))
 		m.disturb(i + 1)
+		m.supervise()
 		_, _ = m.look(t.Context(), fleet, i+1) // the server may be away; the last look is exact
 	}
 	require.Eventually(t, func() bool {
+		m.supervise()
 		open, err := m.look(t.Context(), fleet, rounds)
 		return open == 0 && err == nil
 	}, 5*time.Minute, 100*time.Millisecond)
 	effects := effectsIn(t, m.ledger)
 	calls, takeovers := 0, 0
 	for i := range rounds {
-		state := m.w.State(fmt.Sprintf("r%d", i))
+		state, err := m.reader.Get(t.Context(), fmt.Sprintf("r%d", i))
+		require.NoError(t, err)
 		require.Equal(t, schema.StatusCompleted, state.Head.Status, "%s", state.Head.Run)
 		takeovers += int(state.Head.Epoch) - 1
 		for j := range state.Calls {
@@ -342,5 +421,5 @@ func TestMixedFleet_KilledAtRandom_EachEffectOnce(t *testing.T) {
 		}
 	}
 	require.Empty(t, effects, "effects of no recorded call")
-	t.Logf("%d rounds, %d calls, %d takeovers", rounds, calls, takeovers)
+	t.Logf("%d rounds, %d calls, %d takeovers; %v", rounds, calls, takeovers, m.did)
 }

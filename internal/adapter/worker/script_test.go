@@ -141,7 +141,8 @@ func TestServe_KilledAroundBegin_InDoubtFromGoOn(t *testing.T) {
 				}
 				require.NoError(t, os.WriteFile(script+".1", []byte(first), 0o600))
 				require.NoError(t, os.WriteFile(script+".2", []byte(second), 0o600))
-				m := &mixed{t: t, w: waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), roles: []string{"played"}, alive: make([]*exec.Cmd, 1)}
+				w := waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second})
+				m := &mixed{t: t, dir: w.StateDir(), roles: []string{"played"}, alive: make([]*exec.Cmd, 1)}
 				m.ledger = script
 				var err error
 				m.log, err = os.Create(script + ".log")
@@ -156,7 +157,7 @@ func TestServe_KilledAroundBegin_InDoubtFromGoOn(t *testing.T) {
 						require.Empty(t, string(failed), string(text))
 					}
 				})
-				_, err = m.w.Fleet("submitter", nil).Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Go."})
+				_, err = w.Fleet("submitter", nil).Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Go."})
 				require.NoError(t, err)
 				require.Eventually(t, func() bool { _, err := os.Stat(script + ".1.played"); return err == nil }, time.Minute, 5*time.Millisecond)
 				if killed == "worker" {
@@ -169,12 +170,12 @@ func TestServe_KilledAroundBegin_InDoubtFromGoOn(t *testing.T) {
 					}
 				}
 				if !begun {
-					require.Equal(t, schema.StatusCompleted, m.w.Ended("r1").Status)
-					require.JSONEq(t, `"sent"`, string(m.w.State("r1").Calls[0].Result))
+					require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+					require.JSONEq(t, `"sent"`, string(w.State("r1").Calls[0].Result))
 					return
 				}
 				require.Eventually(t, func() bool {
-					head := m.w.State("r1").Head
+					head := w.State("r1").Head
 					return head.Epoch == 3 && len(head.OpenCalls) == 1 && head.OpenCalls[0].State == schema.CallHeld
 				}, time.Minute, 5*time.Millisecond)
 			})

@@ -171,7 +171,7 @@ func TestServe_EachTool_RunsOnce(t *testing.T) {
 func TestServe_WorkerKilled_ItsProgramEnds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	m := &mixed{t: t, w: b.w, ledger: b.ledger, roles: []string{"python"}, alive: make([]*exec.Cmd, 1), env: []string{"AT=before:look", "FREEZE=1"}}
+	m := &mixed{t: t, dir: b.w.StateDir(), ledger: b.ledger, roles: []string{"python"}, alive: make([]*exec.Cmd, 1), env: []string{"AT=before:look", "FREEZE=1"}}
 	m.start(0)
 	b.submit("r1", `[["look"]]`)
 	var pid int
@@ -182,10 +182,7 @@ func TestServe_WorkerKilled_ItsProgramEnds(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, m.alive[0].Process.Kill())
 	_ = m.alive[0].Wait() // killed
-	require.Eventually(t, func() bool {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || bytes.Contains(text, []byte(") Z "))
-	}, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return gone(pid) }, time.Minute, time.Millisecond)
 }
 
 // The table of docs/tools.md, for programs: each policy, killed before and after the effect.
