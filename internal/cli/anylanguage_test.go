@@ -44,9 +44,9 @@ func TestAnyLanguagePage_Commands_SurviveKills(t *testing.T) {
 			program, err := strconv.Atoi(child)
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(program, syscall.SIGKILL))
-			w.said(t, "1", "program ended")
 		}
 	}
+	w.said(t, "1", "program ended")
 	w.said(t, "1", "asking the model, turn 3")
 	require.NoError(t, syscall.Kill(w.pid(t, "1"), syscall.SIGKILL))
 	background("2")
