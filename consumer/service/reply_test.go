@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -16,7 +17,8 @@ import (
 // could make it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
-	w := newServiceWorld(t)
+	// Nothing folds here, so a list waits for its time to end.
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second })
 	x := w.writer("run-1")
 	x.Start()
 	x.TurnOf(100)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,11 +15,12 @@ import (
 )
 
 func TestFullFleet_Publish_ClearErrorNoLoss(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
 	w := newLone(t, "--shards", "1", "--quota", "16MiB", "--purge-after", "never")
-	fleet := w.fleet(t, "player")
+	fleet := connected(t, publisher.Config{Conn: w.conn(t), Executor: "player", PublishTimeout: patience, FullPatience: 2 * time.Second})
 	acknowledged := make(map[string]int)
 	runs := make(map[string]*publisher.Run)
 	var full *publisher.FullError

@@ -55,6 +55,7 @@ type goldenRun struct {
 var goldenFlags = []string{"--silence", "24h"}
 
 func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

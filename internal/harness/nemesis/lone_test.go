@@ -121,7 +121,12 @@ func (w *lone) jetStream(tb testing.TB) jetstream.JetStream {
 // fleet is the SDK in this process.
 func (w *lone) fleet(tb testing.TB, executor string) *publisher.Fleet {
 	tb.Helper()
-	fleet, err := publisher.Connect(tb.Context(), publisher.Config{Conn: w.conn(tb), Executor: executor, PublishTimeout: patience})
+	return connected(tb, publisher.Config{Conn: w.conn(tb), Executor: executor, PublishTimeout: patience})
+}
+
+func connected(tb testing.TB, cfg publisher.Config) *publisher.Fleet {
+	tb.Helper()
+	fleet, err := publisher.Connect(tb.Context(), cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, fleet.Close(context.Background())) })
 	return fleet

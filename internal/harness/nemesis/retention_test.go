@@ -46,6 +46,7 @@ func ended(tb testing.TB, js jetstream.JetStream) int {
 // A cleanup of runs of all statuses is killed half-way with the daemon and its server, and continued: the removed
 // runs are exactly those of the plan.
 func TestCleanup_KilledHalfway_Continues(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -13,6 +13,7 @@ import (
 
 // TestReplicas_KillsAndPauses_ShareShards kills, ends and stops replicas of the daemon while runs publish.
 func TestReplicas_KillsAndPauses_ShareShards(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
