@@ -17,6 +17,8 @@ import (
 var fuzzed = map[string]string{
 	"internal/adapter/codingagent.Bridge.ServeHTTP":  "internal/adapter/codingagent.FuzzHooks",
 	"internal/adapter/codingagent.Bridge.background": "internal/adapter/codingagent.FuzzHooks",
+	"internal/adapter/codingagent.Dialect.Installed": "internal/adapter/codingagent.FuzzInstall",
+	"internal/adapter/codingagent.Begins":            "- a name of an event, read into plain fields",
 	"internal/adapter/codingagent.Bridge.leave":      "- a source that this program made",
 	"internal/adapter/codingagent.shown":             "internal/adapter/codingagent.FuzzHooks",
 	"internal/adapter/codingagent.Ask":               "- a file that this program wrote, read into plain fields",
@@ -75,6 +77,7 @@ var fuzzed = map[string]string{
 	"internal/copy/backup.description.configOf": "internal/copy/backup.FuzzBackup",
 	"internal/copy/backup.checkStream":          "internal/copy/backup.FuzzBackup",
 	"internal/copy/backup.decodeManifest":       "internal/copy/backup.FuzzBackup",
+	"internal/look/story.SubAgent":              "- two texts of a source, read into plain fields",
 	"internal/look/story.Contents":              "internal/look/story.FuzzArtifact",
 	"internal/base/encryption.readable":         "internal/base/encryption.FuzzReadable",
 	"internal/base/form.detailOf":               "publisher/wire.FuzzAnthropic",

@@ -73,6 +73,9 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 	if w.ToolCallID != "" {
 		if call := s.Call(w.CallKey()); call != nil {
 			q.Tool, q.IdempotencyKey = call.Name, call.IdempotencyKey
+			if by := story.SubAgent(call.Source); by != "" {
+				q.Tool += " of " + by
+			}
 			if i := s.Head.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); i >= 0 && q.IdempotencyKey == "" {
 				q.IdempotencyKey = s.Head.OpenCalls[i].IdempotencyKey(s.Head.Run)
 			}

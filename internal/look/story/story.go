@@ -3,6 +3,7 @@ package story
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +45,8 @@ type Beat struct {
 	Open bool `json:"open,omitzero"`
 	// Record is the number of its first record.
 	Record int64 `json:"-"`
-	// lost: a takeover came before its outcome.
+	// by is the sub-agent of a call. lost: a takeover came before its outcome.
+	by   string
 	lost bool
 	// own: calls or messages of the turn came without an answer.
 	own bool
@@ -345,7 +347,19 @@ func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, when string) 
 	if s.turn != nil {
 		s.turn.own = true
 	}
-	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: v.Call.Turn, What: d.Name, Detail: callRunning, At: when, Open: true})
+	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: v.Call.Turn, What: d.Name, Detail: joined(callRunning, SubAgent(d.Source)), At: when, Open: true, by: SubAgent(d.Source)})
+}
+
+// SubAgent names the sub-agent of a call's source; empty if it names none.
+func SubAgent(source []byte) string {
+	var of struct {
+		ID   string `json:"agent_id"`
+		Type string `json:"agent_type"`
+	}
+	if json.Unmarshal(source, &of) != nil || of.ID == "" {
+		return "" // a source has any form
+	}
+	return "sub-agent " + strings.TrimLeft(of.Type+" "+of.ID, " ")
 }
 
 func (s *Story) closed(key schema.CallKey, detail string, duration int64, at time.Time) {
@@ -357,11 +371,11 @@ func (s *Story) closed(key schema.CallKey, detail string, duration int64, at tim
 	begun := at.Add(-time.Duration(duration) * time.Millisecond)
 	switch {
 	case b.lost: // run again by the next executor, which need not have said so
-		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(begun)})
+		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(begun), by: b.by})
 	case b.Detail == CallRequested && duration > 0 && begun.After(schema.ParseTime(b.At)): // its executor did not say that it began
 		b.At = schema.FormatTime(begun)
 	}
-	b.Open, b.Detail = false, detail
+	b.Open, b.Detail = false, joined(detail, b.by)
 	b.took(duration, at)
 }
 
