@@ -102,6 +102,7 @@ var notHostile = []string{
 	"fleet rm",                  // it names the fleet's own streams
 	"agent run",                 // its output is the agent's
 	"agent serve", "agent hook", // its output is for the agent
+	"agent install", "agent uninstall", // they ask no server
 }
 
 func TestHostileCommands_EachCommand_IsAmongThem(t *testing.T) {

@@ -31,7 +31,7 @@ type Config struct {
 	// Open starts the run of a session, or takes it over. state is that of a run that was taken over, for the model. If
 	// Open is nil, all events belong to the first run.
 	Open func(ctx context.Context, session string) (run *publisher.Run, state *schema.State, err error)
-	// Left is called when another session begins in the process, with the session's run and the model's last message.
+	// Left is called when the session ends, or another one begins in the process, with the session's run and the model's last message.
 	Left func(ctx context.Context, run *publisher.Run, last string) error
 	// Stop ends the agent, because its run has another executor, was cancelled, or cannot be recorded any more.
 	Stop func(cause error)
@@ -143,6 +143,11 @@ func (b *Bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // handle records an event. A nil answer lets the agent go on.
 func (b *Bridge) handle(ctx context.Context, e *event) (*answer, error) {
+	if e.Name == sessionEnd && b.config.Open != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return nil, b.left(ctx)
+	}
 	s, err := b.at(ctx, e)
 	if err != nil {
 		return b.refused(e, err)
@@ -194,10 +199,8 @@ func (b *Bridge) at(ctx context.Context, e *event) (*session.Session, error) {
 	if b.config.Open == nil || !schema.ValidName(e.Session) {
 		return nil, fmt.Errorf("session %.80q has no run", e.Session)
 	}
-	if old := b.close(); old != nil {
-		if err := b.config.Left(ctx, old, b.last); err != nil {
-			return nil, err
-		}
+	if err := b.left(ctx); err != nil {
+		return nil, err
 	}
 	run, state, err := b.config.Open(ctx, e.Session)
 	if err != nil {
@@ -205,6 +208,14 @@ func (b *Bridge) at(ctx context.Context, e *event) (*session.Session, error) {
 	}
 	b.attach(ctx, e.Session, run, state)
 	return b.session, nil
+}
+
+// left ends the session, if there is one. mu is held.
+func (b *Bridge) left(ctx context.Context) error {
+	if old := b.close(); old != nil {
+		return b.config.Left(ctx, old, b.last)
+	}
+	return nil
 }
 
 // tell gives the model the news, once.

@@ -51,6 +51,7 @@ const (
 	postToolBatch      = "PostToolBatch"
 	subagentStop       = "SubagentStop"
 	stop               = "Stop"
+	sessionEnd         = "SessionEnd" // only where waymark has not started the agent
 )
 
 // Of returns the dialect of a program, by the name of its file; nil if it is neither.
@@ -116,6 +117,18 @@ type hookGroup struct {
 	Hooks []hook `json:"hooks"`
 }
 
+// hook is a hook that calls a command.
+func (d *Dialect) hook(event, command string, blocks bool) hook {
+	h := hook{Type: "command", Command: command, Timeout: hookTimeout}
+	if event == sessionEnd {
+		h.Timeout = 3 // the most that Codex allows
+	}
+	if blocks && event == preToolUse {
+		h.OnFailure = "block"
+	}
+	return h
+}
+
 // Arguments are the arguments that give an agent its hooks. They use command, or with blocks requests to the endpoint.
 // A file that they need is written into dir.
 func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string) ([]string, error) {
@@ -128,11 +141,11 @@ func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string
 	}
 	hooks := make(map[string][]hookGroup, len(d.hooks))
 	for _, event := range d.hooks {
-		h := hook{Type: "command", Command: command, Timeout: hookTimeout}
+		h := d.hook(event, command, blocks)
 		if blocks && event != sessionStart { // that hook makes no request
-			h = hook{Type: "http", URL: at.URL, Headers: map[string]string{"Authorization": "Bearer " + at.Token}, Timeout: hookTimeout}
+			h.Type, h.Command, h.URL, h.Headers = "http", "", at.URL, map[string]string{"Authorization": "Bearer " + at.Token}
 		}
-		if blocks && (event == preToolUse || event == userPromptSubmit) {
+		if blocks && event == userPromptSubmit {
 			h.OnFailure = "block"
 		}
 		hooks[event] = []hookGroup{{[]hook{h}}}

@@ -1,9 +1,11 @@
 package codingagent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +35,9 @@ type process struct {
 	run   *publisher.Run
 	state *schema.State
 	id    string
+	// agent is a process that waymark has not started: its hooks find the bridge by the file.
+	agent *os.Process
+	file  string
 	// fixed: all sessions of the process belong to the run. input is then the prompt.
 	fixed bool
 	input io.Reader
@@ -63,9 +68,22 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 	}
 	defer func() { _ = listener.Close() }()
 	at := Endpoint{URL: "http://" + listener.Addr().String(), Token: rand.Text()}
-	cmd, err := p.command(ctx, at, files)
+	file := cmp.Or(p.file, filepath.Join(files, "bridge.json"))
+	text, err := json.Marshal(at)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
 	if err != nil {
 		return nil, err
+	}
+	defer func() { _ = os.Remove(file) }()
+	run := func() error { return p.watch(ctx) }
+	if p.agent == nil {
+		cmd, err := p.command(ctx, at, file)
+		if err != nil {
+			return nil, err
+		}
+		run = cmd.Run
 	}
 	config := Config{Dialect: p.Dialect, Tools: p.Tools, Token: at.Token, Stop: stop}
 	if !p.fixed {
@@ -79,14 +97,14 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 	bridge := New(ctx, config, p.id, p.run, p.state)
 	server := &http.Server{Handler: bridge, ReadHeaderTimeout: stopLimit, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
 	go func() { _ = server.Serve(listener) }() // it ends with Close
-	end := &ended{exit: cmd.Run()}
+	end := &ended{exit: run()}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if server.Shutdown(limit) != nil { // hooks that are being recorded
 		_ = server.Close()
 	}
 	end.run, end.stopped, end.last = bridge.Close(), context.Cause(ctx), bridge.Last()
-	if (end.run == nil || !bridge.heard.Load()) && end.stopped == nil {
+	if (end.run == nil && p.agent == nil || !bridge.heard.Load()) && end.stopped == nil {
 		return nil, failure.New(failure.General, "hooks may be switched off, for example by --bare or disableAllHooks", "%s recorded nothing: no hook was called (%s)", p.Program, exitText(end.exit))
 	}
 	return end, nil
@@ -100,14 +118,9 @@ func exitText(err error) string {
 	return err.Error()
 }
 
-// command is the agent's command line with its hooks, which find the bridge by a file.
-func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec.Cmd, error) {
-	file := filepath.Join(files, "bridge.json")
-	text, err := json.Marshal(at)
-	if err != nil {
-		return nil, err
-	}
-	own, err := p.Dialect.Arguments(at, p.Hook+" "+Quoted(file), p.blocks, files)
+// command is the agent's command line with its hooks, which find the bridge by the file.
+func (p *process) command(ctx context.Context, at Endpoint, file string) (*exec.Cmd, error) {
+	own, err := p.Dialect.Arguments(at, p.Hook+" "+Quoted(file), p.blocks, filepath.Dir(file))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +137,7 @@ func (p *process) command(ctx context.Context, at Endpoint, files string) (*exec
 		return nil
 	}
 	cmd.WaitDelay = stopLimit
-	return cmd, os.WriteFile(file, text, 0o600)
+	return cmd, nil
 }
 
 // Quoted is a word of a shell.
@@ -155,4 +168,37 @@ func Ask(ctx context.Context, file string, input io.Reader) ([]byte, error) {
 		err = fmt.Errorf("%s", strings.TrimSpace(string(said)))
 	}
 	return said, err
+}
+
+// errGone is the end of an agent that waymark has not started: it has not said that its session ends.
+var errGone = errors.New("its process is gone")
+
+// watch waits for the end of an agent. The end of the context asks the agent to end.
+func (p *process) watch(ctx context.Context) error {
+	stopped, look := ctx.Done(), time.NewTicker(time.Second)
+	defer look.Stop()
+	_, err := io.WriteString(p.Stdout, "ready\n")
+	for err == nil && p.agent.Signal(syscall.Signal(0)) == nil {
+		select {
+		case <-stopped:
+			stopped = nil
+			_ = p.agent.Signal(syscall.SIGTERM) // it may have ended
+		case <-look.C:
+		}
+	}
+	return errGone
+}
+
+// Watch is the bridge of an agent that runs already, as the process pid: its hooks find it by the file. It returns once
+// the agent has gone.
+func (w *Worker) Watch(ctx context.Context, pid int, file string) error {
+	agent, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	end, err := (&process{Worker: w, agent: agent, file: file}).wait(ctx)
+	if err != nil || end.run == nil {
+		return err
+	}
+	return w.finish(ctx, end)
 }

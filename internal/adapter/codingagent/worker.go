@@ -172,7 +172,7 @@ func (w *Worker) work(ctx context.Context, run *publisher.Run, args []string) er
 // killed reports whether a signal ended a process.
 func killed(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
-	return ok && exit.ExitCode() < 0
+	return ok && exit.ExitCode() < 0 || errors.Is(err, errGone)
 }
 
 // resumed returns the session that the arguments resume; empty if they name none.

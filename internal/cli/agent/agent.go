@@ -1,13 +1,18 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 
 	"github.com/gofrs/flock"
 	"github.com/nats-io/nats.go"
@@ -23,9 +28,11 @@ import (
 
 // Cmd is waymark agent.
 type Cmd struct {
-	Run   RunCmd   `cmd:"" help:"Run a session of Claude Code or Codex, and record it as a run."`
-	Serve ServeCmd `cmd:"" help:"Work on runs of the agent claude or codex: begin sessions, and go on with those that died."`
-	Hook  HookCmd  `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
+	Run       RunCmd       `cmd:"" help:"Run a session of Claude Code or Codex, and record it as a run."`
+	Serve     ServeCmd     `cmd:"" help:"Work on runs of the agent claude or codex: begin sessions, and go on with those that died."`
+	Install   InstallCmd   `cmd:"" serverless:"" help:"Record the sessions that a person begins: write hooks into the agent's settings."`
+	Uninstall UninstallCmd `cmd:"" serverless:"" help:"Take away the hooks that install wrote."`
+	Hook      HookCmd      `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
 }
 
 // Settings are the flags of the commands that run an agent.
@@ -34,16 +41,11 @@ type Settings struct {
 	Name  string `placeholder:"EXECUTOR" environ:"WAYMARK_EXECUTOR" help:"Name of the executor (WAYMARK_EXECUTOR; default: the agent and the host)."`
 }
 
-// with calls use with a worker for the program that the arguments begin with, and the others, once the program's version is
-// known to be supported.
-func (s Settings) with(ctx context.Context, a *base.App, args []string, use func(w *codingagent.Worker, args []string) error) error {
-	if args = base.Program(args); len(args) == 0 {
-		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
-	}
-	program := args[0]
+// newWorker returns a worker of the program of an agent.
+func newWorker(a *base.App, program string) (*codingagent.Worker, error) {
 	own, err := os.Executable()
 	if err != nil {
-		return err //nolint:wrapcheck // it names the call
+		return nil, err //nolint:wrapcheck // it names the call
 	}
 	w := &codingagent.Worker{
 		Dialect: codingagent.Of(program), Program: program, Hook: codingagent.Quoted(own) + " agent hook",
@@ -53,12 +55,29 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 		w.Stdout = page.Writer // the terminal itself
 	}
 	if w.Dialect == nil {
-		return failure.New(failure.Usage, "name claude or codex, with its arguments behind it", "%s is not an agent that waymark knows", program)
+		return nil, failure.New(failure.Usage, "name claude or codex, with its arguments behind it", "%s is not an agent that waymark knows", program)
+	}
+	return w, nil
+}
+
+// with calls use with a worker for the program that the arguments begin with, and the others. With check the program's
+// version must be supported.
+func (s Settings) with(ctx context.Context, a *base.App, args []string, check bool, use func(w *codingagent.Worker, args []string) error) error {
+	if args = base.Program(args); len(args) == 0 {
+		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
+	}
+	program := args[0]
+	w, err := newWorker(a, program)
+	if err != nil {
+		return err
 	}
 	if w.Tools, err = codingagent.ReadTools(s.Tools); err != nil {
 		return &failure.Error{Code: failure.Usage, What: err.Error(), Err: err}
 	}
-	if err := w.Check(ctx); err != nil {
+	if check {
+		err = w.Check(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	cl, err := connect(ctx, a)
@@ -75,12 +94,18 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 	return errors.Join(err, base.CloseFleet(ctx, w.Fleet))
 }
 
+// stateDirectory makes the state directory.
+func stateDirectory(a *base.App) (string, error) {
+	dir, err := a.StateDirectory()
+	if err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
 // connect connects to the server, and starts a local one if there is none. Of agents that begin at once, one starts it.
 func connect(ctx context.Context, a *base.App) (*base.Client, error) {
-	dir, err := a.StateDirectory()
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
+	dir, err := stateDirectory(a)
 	if err == nil {
 		lock := flock.New(filepath.Join(dir, "agent-serve.lock"))
 		err = lock.Lock()
@@ -101,17 +126,22 @@ func connect(ctx context.Context, a *base.App) (*base.Client, error) {
 
 // startServer starts waymark serve. It outlives this process, so that others can look at the run, and settle it.
 func startServer(ctx context.Context, a *base.App, dir string) error {
+	return start(ctx, a, dir, "a local server", "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
+}
+
+// start starts this program with arguments, and waits until it is ready. It outlives this process.
+func start(ctx context.Context, a *base.App, dir, what string, args ...string) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
-	name := filepath.Join(dir, "agent-serve.log")
+	name := filepath.Join(dir, "agent-"+args[0]+".log")
 	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err //nolint:wrapcheck // it names the file
 	}
-	defer func() { _ = log.Close() }() // the server has its own
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
+	defer func() { _ = log.Close() }() // the child has its own
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	cmd.Stderr = log
 	group.Own(cmd)
 	ready, err := cmd.StdoutPipe()
@@ -124,7 +154,7 @@ func startServer(ctx context.Context, a *base.App, dir string) error {
 	if _, err := ready.Read(make([]byte, 1)); err != nil {
 		return fmt.Errorf("it ended: see %s", name)
 	}
-	_ = a.Say(a.Stderr, "waymark: started a local server, which stays (process %d, log in %s)", cmd.Process.Pid, name)
+	_ = a.Say(a.Stderr, "waymark: started %s, which stays (process %d, log in %s)", what, cmd.Process.Pid, name)
 	return cmd.Process.Release()
 }
 
@@ -146,7 +176,7 @@ Examples:
 
 // Run runs the session until its agent has ended.
 func (c RunCmd) Run(ctx context.Context, a *base.App) error {
-	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
+	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
 }
 
 // ServeCmd is waymark agent serve.
@@ -171,21 +201,120 @@ func (c ServeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Sessions < 1 {
 		return failure.New(failure.Usage, "use 1 or more", "--sessions %d is not above 0", c.Sessions)
 	}
-	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
+	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
 }
 
 // HookCmd is waymark agent hook.
 type HookCmd struct {
-	Bridge string `arg:"" type:"path" help:"File that names the bridge."`
+	Settings
+	Bridge string `arg:"" optional:"" type:"path" help:"File that names the bridge."`
+	Of     string `placeholder:"AGENT" help:"Agent that has the hooks of install: claude or codex. Its first hook starts the bridge."`
+	Watch  int    `placeholder:"PID" help:"Be the bridge of this process of the agent, until it ends."`
 }
 
 // Run passes standard input on to the bridge, and prints its answer. Each failure refuses the tool: to the agents, exit
 // code 2 with a text on standard error is a refusal.
 func (c HookCmd) Run(ctx context.Context, a *base.App) error {
-	said, err := codingagent.Ask(ctx, c.Bridge, a.Stdin)
+	if c.Watch != 0 {
+		return c.with(ctx, a, []string{c.Of}, false, func(w *codingagent.Worker, _ []string) error { return w.Watch(ctx, c.Watch, c.Bridge) })
+	}
+	said, err := c.ask(ctx, a)
 	if err != nil {
 		return failure.New(failure.Usage, "", "not recorded, so it is refused: %v", err)
 	}
 	_, err = a.Stdout.Write(said)
 	return err //nolint:wrapcheck // as it is
+}
+
+// ask asks the bridge. For hooks of install only a tool is refused, and other events go on unrecorded.
+func (c HookCmd) ask(ctx context.Context, a *base.App) ([]byte, error) {
+	if c.Of == "" {
+		return codingagent.Ask(ctx, c.Bridge, a.Stdin) //nolint:wrapcheck // the caller does
+	}
+	if os.Getenv(codingagent.Supervised) != "" {
+		return nil, nil
+	}
+	input, err := io.ReadAll(a.Stdin)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller does
+	}
+	begins, guards := codingagent.Begins(input)
+	said, err := c.reach(ctx, a, input, begins)
+	if err != nil && !guards {
+		return json.Marshal(map[string]string{"systemMessage": "waymark: not recorded, and tools will be refused: " + err.Error()}) //nolint:wrapcheck // a text
+	}
+	return said, err
+}
+
+// reach asks the bridge of the agent that is the parent of this process: the shell of the hook is replaced by it. At the
+// start of a session it starts the bridge if there is none.
+func (c HookCmd) reach(ctx context.Context, a *base.App, input []byte, begins bool) ([]byte, error) {
+	dir, err := stateDirectory(a)
+	if err != nil {
+		return nil, err
+	}
+	pid := strconv.Itoa(os.Getppid())
+	file := filepath.Join(dir, "agent-"+pid+".json")
+	said, err := codingagent.Ask(ctx, file, bytes.NewReader(input))
+	if err == nil || !begins || len(said) > 0 { // also a bridge that refuses is there
+		return said, err //nolint:wrapcheck // the caller does
+	}
+	if err := start(ctx, a, dir, "a bridge", "agent", "hook", "--of", c.Of, "--watch", pid, file); err != nil {
+		return nil, err
+	}
+	return codingagent.Ask(ctx, file, bytes.NewReader(input)) //nolint:wrapcheck // the caller does
+}
+
+// InstallCmd is waymark agent install.
+type InstallCmd struct {
+	Where
+	Print bool `help:"Print what would be written, and write nothing."`
+}
+
+// Where says which settings.
+type Where struct {
+	Agent   string `arg:"" help:"claude or codex, or the path of its program."`
+	Project bool   `help:"Settings of the project in the working directory; otherwise the user's."`
+}
+
+// Help is the text below the flags.
+func (InstallCmd) Help() string {
+	return `Sessions begun without waymark agent run are then recorded, too. The rest of the file stays as it is. Flags of the server are not kept: set ` +
+		`their environment variables for the agent. Codex runs the hooks once you have trusted them, with /hooks.
+
+Examples:
+  waymark agent install claude --print
+  waymark agent install codex --project`
+}
+
+// Run writes the hooks.
+func (c InstallCmd) Run(ctx context.Context, a *base.App) error {
+	if runtime.GOOS == "windows" {
+		return failure.New(failure.Usage, "begin sessions with: waymark agent run", "the hooks need a POSIX shell")
+	}
+	w, err := newWorker(a, c.Agent)
+	if err == nil {
+		err = w.Check(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	var preview io.Writer
+	if c.Print {
+		preview = a.Stdout
+	}
+	return w.Install(w.Dialect.SettingsFile(c.Project), preview) //nolint:wrapcheck // it names the file
+}
+
+// UninstallCmd is waymark agent uninstall.
+type UninstallCmd struct{ Where }
+
+// Run takes the hooks away.
+func (c UninstallCmd) Run(_ context.Context, a *base.App) error {
+	w, err := newWorker(a, c.Agent)
+	if err != nil {
+		return err
+	}
+	w.Hook = ""
+	return w.Install(w.Dialect.SettingsFile(c.Project), nil) //nolint:wrapcheck // it names the file
 }

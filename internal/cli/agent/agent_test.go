@@ -123,7 +123,12 @@ func (c *child) output() string {
 // start starts waymark. It is killed at the end of the test.
 func (w *world) start(args ...string) *child {
 	w.t.Helper()
-	c := &child{Cmd: exec.CommandContext(context.Background(), waymark, args...), gone: make(chan struct{})}
+	return w.startProgram(waymark, args...)
+}
+
+func (w *world) startProgram(program string, args ...string) *child {
+	w.t.Helper()
+	c := &child{Cmd: exec.CommandContext(context.Background(), program, args...), gone: make(chan struct{})}
 	out, err := os.CreateTemp(filepath.Dir(w.project), "output-")
 	require.NoError(w.t, err)
 	defer func() { require.NoError(w.t, out.Close()) }()
@@ -142,7 +147,7 @@ func (w *world) start(args ...string) *child {
 		_ = c.Process.Kill()
 		<-c.gone
 		if w.t.Failed() {
-			w.t.Logf("waymark %s:\n%s", strings.Join(args, " "), c.output())
+			w.t.Logf("%s %s:\n%s", program, strings.Join(args, " "), c.output())
 		}
 	})
 	return c
@@ -264,15 +269,6 @@ func newID() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// closedOnce fails unless each call has an outcome, and as many outcomes as calls were recorded.
-func closedOnce(t *testing.T, s *schema.State, calls int) {
-	t.Helper()
-	require.Empty(t, s.Head.OpenCalls)
-	require.Len(t, s.Calls, calls)
-	require.EqualValues(t, calls, s.Head.Counts.ToolResults+s.Head.Counts.ToolFailures+s.Head.Counts.Settled)
-	require.Zero(t, s.Head.Counts.DeadLetters)
-}
-
 // once is a shell command that notes its effect, and takes until the file go is there.
 const once = "echo begun >> effects; while [ ! -e go ]; do sleep 0.05; done; echo done >> effects; echo worked"
 
@@ -315,6 +311,7 @@ func TestClaude_EachKindOfCall_IsClosedOnce(t *testing.T) {
 			require.Equal(t, "not_run", c.Error.Type)
 		}
 	}
+	require.Contains(t, w.await(w.start("runs", "show", id)), "sub-agent general-purpose ")
 }
 
 func TestAgents_BridgeGone_ToolDoesNotRun(t *testing.T) {
