@@ -114,7 +114,7 @@ func (f *localFold) input(id string) (schema.RunInputData, inputState) {
 
 func (f *localFold) inDoubt(key schema.CallKey) bool {
 	c := openCall(f.head, key)
-	return c != nil && c.State.InDoubt()
+	return c != nil && c.State.InDoubt() && c.State != schema.CallLate
 }
 
 // openCall returns a call without an outcome; nil if it has one or was not recorded.

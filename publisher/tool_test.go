@@ -279,7 +279,10 @@ func TestTool_FencedLateResult_Adopted(t *testing.T) {
 	e, err := writer.Event(&schema.ToolReturnedData{ToolCallID: "c1", Result: raw(`"deployed"`)}, 1, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
-	require.NoError(t, run.Sync(t.Context()))
+	// A wait for a person is refused once the result is there, also if this handle has not seen it yet.
+	err = run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "w", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"})
+	require.ErrorIs(t, err, publisher.ErrNotInDoubt)
+	require.NoError(t, run.AwaitSettled(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}))
 	var n atomic.Int64
 	result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)

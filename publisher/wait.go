@@ -184,9 +184,9 @@ func digestOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// AwaitSettled waits until a call is no longer in doubt. After a [HeldError], call it and then repeat the call. It
+// AwaitSettled waits until a call is settled, or has a late result. After a [HeldError], call it and then repeat the call. It
 // publishes once that the run waits for the settlement, so that observers see it. Its errors are those of [Run.Ask];
-// for a call that is not in doubt it returns nil at once.
+// for another call it returns nil at once.
 func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	if err := r.Sync(ctx); err != nil && !unavailable(err) {
 		return err
@@ -214,7 +214,7 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	})
 	open := openCall(&head, key)
 	switch {
-	case open == nil || !open.MayHaveRun(head.Epoch):
+	case open == nil || open.State == schema.CallLate || !open.MayHaveRun(head.Epoch):
 		return fmt.Errorf("call %.80q of turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrNotInDoubt)
 	case waits:
 		return nil

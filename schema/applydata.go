@@ -479,11 +479,11 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		return rejected(ReasonSignal, "the run has a signal")
 	}
 	if d.Reason == WaitToolInDoubt {
-		// A settled call would end no wait, so the wait is refused.
+		// A settled call would end no wait, so the wait is refused; one with a late result has its outcome.
 		switch {
 		case call < 0:
 			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)
-		case !h.OpenCalls[call].State.InDoubt() && (!h.OpenCalls[call].State.Requested() || !h.OpenCalls[call].Replay.Rerunnable()):
+		case h.OpenCalls[call].State == CallLate, !h.OpenCalls[call].State.InDoubt() && (!h.OpenCalls[call].State.Requested() || !h.OpenCalls[call].Replay.Rerunnable()):
 			return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, o.Turn)
 		}
 	}
@@ -501,9 +501,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	}
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
-		if c.State != CallLate {
-			c.State = CallHeld
-		}
+		c.State = CallHeld
 		if c.Replay.Rerunnable() {
 			c.Replay = ReplayHold // the executor's policy is stricter than the recorded one, and counts from now on
 		}

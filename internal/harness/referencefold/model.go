@@ -419,7 +419,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		if d.Reason == schema.WaitToolInDoubt {
 			about = m.find(e.Turn, d.ToolCallID, d.Occurrence)
-			if about == nil || !about.doubt && (!about.requested || !free(about.replay)) {
+			if about == nil || about.late || !about.doubt && (!about.requested || !free(about.replay)) {
 				return yes(false)
 			}
 			about.doubt, about.requested, about.again = true, false, false
