@@ -2,10 +2,10 @@ package mcp
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -62,9 +62,8 @@ type proxy struct {
 	mu sync.Mutex
 	// ending: no more calls begin.
 	ending bool
-	// waits are the requests whose answers the proxy waits for. asked counts its own.
+	// waits are the requests whose answers the proxy waits for.
 	waits map[jsonrpc.ID]*exchange
-	asked int
 	// tools are the policies by the annotations of the listed tools. meta is what each request has in place of a session.
 	tools map[string]schema.Replay
 	meta  map[string]jsontext.Value
@@ -325,10 +324,7 @@ func (p *proxy) ask(ctx context.Context, method string, params any) (jsontext.Va
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the value
 	}
-	p.mu.Lock()
-	p.asked++
-	id, _ := jsonrpc.MakeID("waymark/" + strconv.Itoa(p.asked)) // a string
-	p.mu.Unlock()
+	id, _ := jsonrpc.MakeID("waymark/" + rand.Text()) // a string, which no client has
 	ctx, stop := context.WithTimeout(ctx, grace)
 	defer stop()
 	r := &jsonrpc.Request{ID: id, Method: method, Params: text}

@@ -1,17 +1,12 @@
 package mcp
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"io"
 	"os/exec"
-	"regexp"
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/waymarkio/waymark/internal/base/group"
@@ -19,7 +14,7 @@ import (
 
 // Lines is the transport of messages that are lines of any length.
 func Lines(from io.Reader, to io.WriteCloser) *mcp.IOTransport {
-	return &mcp.IOTransport{Reader: io.NopCloser(&reader{from: bufio.NewReader(from)}), Writer: writer{to}, MaxLineLength: -1}
+	return &mcp.IOTransport{Reader: io.NopCloser(from), Writer: to, MaxLineLength: -1}
 }
 
 // Child is the transport to a server that is a program. The program, and what it starts, ends with this process.
@@ -57,68 +52,4 @@ func (c child) Close() error {
 	defer time.AfterFunc(2*grace, c.kill).Stop()
 	defer c.kill()
 	return c.cmd.Wait() //nolint:wrapcheck // the caller does
-}
-
-// The SDK rounds an id that is a number above 2^53, so it sees a text in its place.
-const number = `"waymark/number/`
-
-var (
-	large  = regexp.MustCompile(`d"\s*:\s*-?\d{16}`)
-	quoted = regexp.MustCompile(`"(id|requestId)":` + number + `([^"]+)"`)
-)
-
-type reader struct {
-	from *bufio.Reader
-	rest []byte
-}
-
-func (r *reader) Read(p []byte) (n int, err error) {
-	if len(r.rest) == 0 {
-		if r.rest, err = r.from.ReadBytes('\n'); len(r.rest) == 0 {
-			return 0, err //nolint:wrapcheck // the end
-		}
-		r.rest = quote(r.rest)
-	}
-	n = copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-func quote(line []byte) []byte {
-	var m struct {
-		ID     jsontext.Value `json:"id,omitzero"`
-		Params *struct {
-			ID   jsontext.Value `json:"requestId,omitzero"`
-			Rest jsontext.Value `json:",embed"`
-		} `json:"params,omitzero"`
-		Rest jsontext.Value `json:",embed"`
-	}
-	if !large.Match(line) || decode(line, &m) != nil {
-		return line
-	}
-	ids := []*jsontext.Value{&m.ID}
-	if m.Params != nil {
-		ids = append(ids, &m.Params.ID)
-	}
-	for _, id := range ids {
-		if id.Kind() == '0' && len(*id) > 15 {
-			*id = jsontext.Value(number + string(*id) + `"`)
-		}
-	}
-	text, err := json.Marshal(&m)
-	if err != nil {
-		return line
-	}
-	return append(text, '\n')
-}
-
-type writer struct{ io.WriteCloser }
-
-func (w writer) Write(p []byte) (int, error) {
-	text := p
-	if bytes.Contains(p, []byte(number)) {
-		text = quoted.ReplaceAll(p, []byte(`"$1":$2`))
-	}
-	_, err := w.WriteCloser.Write(text)
-	return len(p), err //nolint:wrapcheck // the caller does
 }

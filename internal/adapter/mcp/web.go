@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 	"net/http"
 	"net/url"
@@ -30,8 +31,9 @@ func (w *Web) Transport(address string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: address, HTTPClient: &http.Client{Transport: w}, DisableStandaloneSSE: true}
 }
 
-// listen is the method and the id of the request that becomes the stream, marked by inStream in its context.
-const listen = "waymark/listen"
+// listen is the method and the id of the request that becomes the stream, marked by inStream in its context. No client
+// has it.
+var listen = "waymark/" + rand.Text() //nolint:gochecknoglobals // a constant of the process
 
 type inStream struct{}
 
