@@ -407,6 +407,36 @@ func TestBridge_ResumedTranscriptLacksAResult_ModelIsTold(t *testing.T) {
 	require.NotContains(t, said, "(call a)")
 }
 
+func TestBridge_KilledBeforeItsTranscript_ModelIsToldAgain(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	first := bridge(t, w.Fleet("one", nil), codingagent.Claude, codingagent.Tools{"Bash": {Replay: schema.ReplayPure}})
+	first.hook("UserPromptSubmit", map[string]any{"prompt": "Do it."})
+	long := bash("a")
+	long["tool_input"] = map[string]string{"command": strings.Repeat("m", 5000)}
+	first.hook("PreToolUse", long)
+	first.hook("PostToolUse", long)
+	first.hook("PreToolUse", bash("b"))
+	first.bridge.Close()
+	file := filepath.Join(t.TempDir(), "s1.jsonl")
+	start := map[string]any{"source": "resume", "transcript_path": file}
+	for _, name := range []string{"two", "three"} { // the first of them is killed before it writes a line
+		h, err := resumed(t, w.Fleet(name, nil), "s1")
+		require.NoError(t, err)
+		said := h.hook("SessionStart", start)
+		require.Contains(t, said, "(call a): made", name)
+		require.Contains(t, said, "(call b): its process died", name)
+		h.hook("UserPromptSubmit", map[string]any{"prompt": "Go on."})
+		h.bridge.Close()
+		if name == "three" {
+			require.NoError(t, os.WriteFile(file, []byte(said), 0o600))
+		}
+	}
+	h, err := resumed(t, w.Fleet("four", nil), "s1")
+	require.NoError(t, err)
+	require.JSONEq(t, `{}`, h.hook("SessionStart", start), "the transcript has the news")
+}
+
 func TestBridge_ToolThatAsks_RunsOnceAPersonHasAllowedIt(t *testing.T) {
 	t.Parallel()
 	for decision, want := range map[string]string{schema.DecisionAllow: `"permissionDecision":"allow"`, schema.DecisionDeny: `"permissionDecision":"deny"`} {

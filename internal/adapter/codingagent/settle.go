@@ -56,30 +56,25 @@ func Settle(ctx context.Context, run *publisher.Run) error {
 	return held
 }
 
-// maxNews bounds what the model is told of one call.
-const maxNews = 2000
+// maxNews bounds the arguments and the outcome of a call in the news.
+const maxNews = 1000
 
-// news tells the model what became of calls that an earlier process left open, and of those whose result its transcript
-// lacks: an agent that is killed has not written its last lines. It is empty if there are none. The state has its large
-// fields loaded.
+// news tells the model the outcomes that its transcript lacks: of calls that an earlier process left open, and of
+// returned calls, because a killed agent has not written its last lines. Only the transcript decides: an agent may be
+// killed again before it writes the news. The news is empty if nothing is missing. The state has its large fields loaded.
 func (d *Dialect) news(state *schema.State, transcript []byte) string {
-	last := ""
-	for _, m := range state.Messages {
-		if m.Role == schema.RoleUser {
-			last = m.Time
-		}
-	}
+	cut := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxNews)], "") }
 	var lines []string
 	for i := range state.Calls {
 		c := &state.Calls[i]
-		left := len(c.Settlements) > 0 || c.Error != nil && c.Error.Type == interrupted
-		lacks := len(c.Source) == 0 && !bytes.Contains(transcript, fmt.Appendf(nil, d.result, c.ToolCallID))
-		if c.ClosedAt <= last || !left && !lacks {
+		left := len(c.Settlements) > 0 || c.Error != nil && c.Error.Type == interrupted // the agent's own result is not the outcome
+		mark := fmt.Sprintf("(call %s): ", c.ToolCallID)
+		known := !left && (len(c.Source) > 0 || bytes.Contains(transcript, fmt.Appendf(nil, d.result, c.ToolCallID)))
+		if known || bytes.Contains(transcript, []byte(mark)) {
 			continue
 		}
 		text, _ := outcome(c)
-		line := fmt.Sprintf("- %s %s (call %s): %s", c.Name, c.Arguments, c.ToolCallID, text)
-		lines = append(lines, strings.ToValidUTF8(line[:min(len(line), maxNews)], ""))
+		lines = append(lines, "- "+c.Name+" "+cut(string(c.Arguments))+" "+mark+cut(text))
 	}
 	if len(lines) == 0 {
 		return ""

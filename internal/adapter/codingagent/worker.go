@@ -139,6 +139,7 @@ func (w *Worker) work(ctx context.Context, run *publisher.Run, args []string) er
 		if err := w.Dialect.writeSession(w.Dialect.sessionFile(p.dir, p.id), p.dir, p.id, state); err != nil {
 			return err
 		}
+		state.Calls = slices.DeleteFunc(state.Calls, func(c schema.Call) bool { return len(c.Source) == 0 }) // the file has them
 	}
 	if was != here {
 		if err := run.SetState(ctx, workspaceKey, here); err != nil {

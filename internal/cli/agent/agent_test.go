@@ -220,6 +220,18 @@ func (w *world) inTool(name string) {
 	require.Eventually(w.t, func() bool { return strings.Contains(w.file(name), "begun") }, limit, every)
 }
 
+// transcripts are the agent's own session files.
+func (w *world) transcripts() (text string) {
+	_ = filepath.WalkDir(w.home, func(path string, _ os.DirEntry, _ error) error {
+		if filepath.Ext(path) == ".jsonl" {
+			content, _ := os.ReadFile(path)
+			text += string(content)
+		}
+		return nil
+	})
+	return text
+}
+
 // children are the processes that a process has started.
 func children(pid int) (pids []int) {
 	var text []byte
@@ -368,6 +380,7 @@ func TestAgents_KilledInATool_PersonSettlesAndModelIsTold(t *testing.T) {
 					require.Contains(t, w.await(w.run(w.resume(id, "Go on."))), "Finished.")
 					s := w.until(id, "the end", status(schema.StatusCompleted))
 					require.True(t, w.model.asked("A person says what its outcome was: seen by ann"))
+					require.Contains(t, w.transcripts(), "(call toolu_1): A person says", "a later resume does not tell it again")
 					require.Equal(t, 1, strings.Count(w.file("effects"), "begun"))
 					closedOnce(t, s, 1)
 				})
