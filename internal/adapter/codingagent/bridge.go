@@ -181,7 +181,7 @@ func (b *Bridge) handle(ctx context.Context, e *event) (*answer, error) {
 	case subagentStop:
 		return nil, b.leave(ctx, s, e.Agent)
 	case stop:
-		if !b.config.Dialect.displays && e.LastMessage != "" {
+		if b.config.Dialect == Codex && e.LastMessage != "" {
 			err = b.say(ctx, s, e.LastMessage)
 		}
 		return nil, errors.Join(err, b.leave(ctx, s, ""), b.background(ctx, s, e))
@@ -273,7 +273,7 @@ func (b *Bridge) refused(e *event, err error) (*answer, error) {
 	b.mu.Lock()
 	over := b.over
 	b.mu.Unlock()
-	if over != nil && b.config.Dialect.stops {
+	if over != nil && b.config.Dialect == Claude {
 		said.Continue, said.StopReason = new(bool), "waymark: "+over.Error()
 	}
 	return said, nil

@@ -9,19 +9,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/waymarkio/waymark/internal/look/failure"
 )
 
 // Dialect is what differs between the agents: names, versions, hooks and session files.
 type Dialect struct {
 	// Name of the agent: of its program, and of the agent whose runs it works on.
 	Name string
-	// oldest is the first version that is supported. From blocks on, a hook that gets no answer refuses by itself;
-	// before, it refuses only while the program that it starts can end by itself.
-	oldest, blocks version
+	// oldest is the first version that is supported, and update how to get a newer one.
+	oldest version
+	update string
 	// hooks are the events that the bridge answers or records.
 	hooks []string
-	// stops: the answer continue false ends the session. displays: the hook MessageDisplay has the model's messages.
-	stops, displays bool
 	// result is in the transcript if it has the result of a call, whose id is %s.
 	result string
 }
@@ -29,14 +29,16 @@ type Dialect struct {
 // Claude and Codex are the dialects.
 var (
 	Claude = &Dialect{
-		Name: "claude", oldest: version{2, 1, 197}, blocks: version{2, 1, 240}, stops: true, displays: true, result: `"tool_use_id":"%s"`,
+		Name: "claude", oldest: version{2, 1, 240}, result: `"tool_use_id":"%s"`,
+		update: "get a newer one: npm install -g @anthropic-ai/claude-code with Node 22 or later, or the native installer, claude install",
 		hooks: []string{
 			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop,
 		},
 	}
 	Codex = &Dialect{
-		Name: "codex", oldest: version{0, 169, 0}, blocks: never, result: `"call_id":"%s","output"`,
-		hooks: []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop},
+		Name: "codex", oldest: version{0, 169, 0}, result: `"call_id":"%s","output"`,
+		update: "get a newer one: npm install -g @openai/codex",
+		hooks:  []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop},
 	}
 )
 
@@ -68,27 +70,24 @@ func Of(program string) *Dialect {
 // version of an agent: major, minor, patch.
 type version [3]int
 
-var (
-	never    = version{1 << 30}
-	versions = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
-)
+var versions = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
 
 func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]) }
 
-// Check reads the answer of the program to --version. blocks: a hook without an answer refuses in any case.
-func (d *Dialect) Check(answer string) (blocks bool, err error) {
+// Check fails unless the version is supported that the program printed for --version.
+func (d *Dialect) Check(answer string) error {
 	found := versions.FindStringSubmatch(answer)
 	if found == nil {
-		return false, fmt.Errorf("%s --version printed no version: %.80q", d.Name, answer)
+		return failure.New(failure.Usage, "", "%s --version printed no version: %.80q", d.Name, answer)
 	}
 	var v version
 	for i := range v {
 		v[i], _ = strconv.Atoi(found[i+1]) // digits
 	}
 	if slices.Compare(v[:], d.oldest[:]) < 0 {
-		return false, fmt.Errorf("%s %s is not supported: its hooks do not say enough before %s", d.Name, v, d.oldest)
+		return failure.New(failure.Usage, d.update, "%s %s is too old: waymark needs %s or later", d.Name, v, d.oldest)
 	}
-	return slices.Compare(v[:], d.blocks[:]) >= 0, nil
+	return nil
 }
 
 // Endpoint is where the hooks of an agent reach their bridge.
@@ -117,21 +116,21 @@ type hookGroup struct {
 	Hooks []hook `json:"hooks"`
 }
 
-// hook is a hook that calls a command.
-func (d *Dialect) hook(event, command string, blocks bool) hook {
+// hook is a hook that calls a command. Claude Code also refuses a tool whose hook was killed.
+func (d *Dialect) hook(event, command string) hook {
 	h := hook{Type: "command", Command: command, Timeout: hookTimeout}
 	if event == sessionEnd {
 		h.Timeout = 3 // the most that Codex allows
 	}
-	if blocks && event == preToolUse {
+	if d == Claude && event == preToolUse {
 		h.OnFailure = "block"
 	}
 	return h
 }
 
-// Arguments are the arguments that give an agent its hooks. They use command, or with blocks requests to the endpoint.
-// A file that they need is written into dir.
-func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string) ([]string, error) {
+// Arguments are the arguments that give an agent its hooks. Those of Codex use command, and those of Claude Code make
+// requests to the endpoint. A file that they need is written into dir.
+func (d *Dialect) Arguments(at Endpoint, command, dir string) ([]string, error) {
 	if d == Codex {
 		args := []string{"--dangerously-bypass-hook-trust"}
 		for _, event := range d.hooks {
@@ -141,11 +140,11 @@ func (d *Dialect) Arguments(at Endpoint, command string, blocks bool, dir string
 	}
 	hooks := make(map[string][]hookGroup, len(d.hooks))
 	for _, event := range d.hooks {
-		h := d.hook(event, command, blocks)
-		if blocks && event != sessionStart { // that hook makes no request
+		h := d.hook(event, command)
+		if event != sessionStart { // that hook makes no request
 			h.Type, h.Command, h.URL, h.Headers = "http", "", at.URL, map[string]string{"Authorization": "Bearer " + at.Token}
 		}
-		if blocks && event == userPromptSubmit {
+		if event == userPromptSubmit {
 			h.OnFailure = "block"
 		}
 		hooks[event] = []hookGroup{{[]hook{h}}}

@@ -49,7 +49,7 @@ func (d *Dialect) SettingsFile(project bool) string {
 
 // Installed returns the text of a settings file with hooks that call command, or without waymark's hooks if it is empty.
 // The rest of the text stays as it is.
-func (d *Dialect) Installed(text []byte, command string, blocks bool) ([]byte, error) {
+func (d *Dialect) Installed(text []byte, command string) ([]byte, error) {
 	for _, pattern := range own {
 		text = pattern.ReplaceAll(text, nil)
 	}
@@ -81,7 +81,7 @@ func (d *Dialect) Installed(text []byte, command string, blocks bool) ([]byte, e
 	}
 	var fresh [][]byte
 	for _, event := range append(slices.Clone(d.hooks), sessionEnd) {
-		group, err := json.Marshal(hookGroup{[]hook{d.hook(event, "exec "+command+" --of "+d.Name, blocks)}})
+		group, err := json.Marshal(hookGroup{[]hook{d.hook(event, "exec "+command+" --of "+d.Name)}})
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 	}
 	var text []byte
 	if err == nil {
-		text, err = w.Dialect.Installed(was, w.Hook, w.blocks)
+		text, err = w.Dialect.Installed(was, w.Hook)
 	}
 	if err != nil {
 		return failure.New(failure.Usage, "", "%s is left as it is: %v", file, err)

@@ -17,7 +17,7 @@ const command = `'/opt/way mark' agent hook`
 
 func TestInstall_AnySettings_UninstallGivesThemBack(t *testing.T) {
 	t.Parallel()
-	all, err := codingagent.Claude.Installed([]byte("{}"), command, true)
+	all, err := codingagent.Claude.Installed([]byte("{}"), command)
 	require.NoError(t, err)
 	for _, text := range []string{
 		strings.ReplaceAll(string(all), "agent hook", "hook of a person"),
@@ -25,7 +25,7 @@ func TestInstall_AnySettings_UninstallGivesThemBack(t *testing.T) {
 		"{\n  \"model\": \"m\",\r\n\t\"hooks\": {\n    \"PreToolUse\": [\n      {\"matcher\": \"Bash\", \"hooks\": [{\"type\": \"command\", \"command\": \"lint\"}]}\n    ],\n    \"Notification\": [ {\"hooks\":[]} ]\n  },\n  \"z\": [1, 2.50, \"\\u00e9\"]\n}",
 	} {
 		for _, d := range []*codingagent.Dialect{codingagent.Claude, codingagent.Codex} {
-			with, err := d.Installed([]byte(text), command, true)
+			with, err := d.Installed([]byte(text), command)
 			require.NoError(t, err, text)
 			var read struct {
 				Hooks map[string][]struct {
@@ -36,19 +36,19 @@ func TestInstall_AnySettings_UninstallGivesThemBack(t *testing.T) {
 			for _, event := range []string{"SessionStart", "PreToolUse", "PostToolUse", "Stop", "SessionEnd"} {
 				require.Equal(t, "exec "+command+" --of "+d.Name, read.Hooks[event][0].Hooks[0].Command, "%s: %s", event, with)
 			}
-			again, err := d.Installed(with, command, true)
+			again, err := d.Installed(with, command)
 			require.NoError(t, err)
 			require.Equal(t, string(with), string(again), "installed twice")
-			without, err := d.Installed(with, "", true)
+			without, err := d.Installed(with, "")
 			require.NoError(t, err)
 			require.Equal(t, text, string(without))
-			moved, err := d.Installed(with, "'/other' agent hook", true)
+			moved, err := d.Installed(with, "'/other' agent hook")
 			require.NoError(t, err)
 			require.NotContains(t, string(moved), "way mark' agent")
 
 			var indented bytes.Buffer // as the agent writes it when a person changes a setting
 			require.NoError(t, json.Indent(&indented, with, "", "  "))
-			without, err = d.Installed(indented.Bytes(), "", true)
+			without, err = d.Installed(indented.Bytes(), "")
 			require.NoError(t, err, "%s %s", text, indented.String())
 			require.NotContains(t, string(without), "waymark")
 			var was, is struct{ Z any }
@@ -119,11 +119,11 @@ func FuzzInstall(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		with, err := codingagent.Claude.Installed(text, command, true)
+		with, err := codingagent.Claude.Installed(text, command)
 		if err != nil || bytes.Contains(text, []byte("agent hook")) {
 			return
 		}
-		without, err := codingagent.Claude.Installed(with, "", true)
+		without, err := codingagent.Claude.Installed(with, "")
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(without))
 	})

@@ -120,7 +120,7 @@ func exitText(err error) string {
 
 // command is the agent's command line with its hooks, which find the bridge by the file.
 func (p *process) command(ctx context.Context, at Endpoint, file string) (*exec.Cmd, error) {
-	own, err := p.Dialect.Arguments(at, p.Hook+" "+Quoted(file), p.blocks, filepath.Dir(file))
+	own, err := p.Dialect.Arguments(at, p.Hook+" "+Quoted(file), filepath.Dir(file))
 	if err != nil {
 		return nil, err
 	}

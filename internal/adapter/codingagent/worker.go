@@ -28,8 +28,6 @@ type Worker struct {
 	Stdin         io.Reader
 	Stdout        io.Writer
 	Stderr        io.Writer
-	// blocks as in [Dialect.Check].
-	blocks bool
 }
 
 // Check fails unless the version of the program is supported.
@@ -38,13 +36,7 @@ func (w *Worker) Check(ctx context.Context) error {
 	if err != nil {
 		return failure.New(failure.NotFound, "install it, or name its path", "%s --version: %v", w.Program, err)
 	}
-	if w.blocks, err = w.Dialect.Check(string(said)); err != nil {
-		return failure.New(failure.Usage, "update it", "%v", err)
-	}
-	if !w.blocks && w.Dialect == Claude {
-		w.say("in this version of claude a tool runs unrecorded if its hook is killed; from %s on it does not", Claude.blocks)
-	}
-	return nil
+	return w.Dialect.Check(string(said))
 }
 
 // say tells the person who runs the agent.
@@ -90,9 +82,6 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 // Serve claims runs of the agent, and runs a session for each, until ctx ends: with args, and the task or a request to go
 // on as its prompt. Each works in the directory that its run names, if it is here, else in the one of this process.
 func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
-	if w.Dialect == Claude && !w.blocks {
-		return failure.New(failure.Usage, "update it to "+Claude.blocks.String(), "this version of claude resumes no session file that waymark writes")
-	}
 	executor, err := w.Fleet.NewExecutor(publisher.ExecutorSpec{
 		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 			w.Dialect.Name: func(context.Context, *publisher.Run) (publisher.Work, error) {

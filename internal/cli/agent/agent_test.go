@@ -220,18 +220,6 @@ func (w *world) inTool(name string) {
 	require.Eventually(w.t, func() bool { return strings.Contains(w.file(name), "begun") }, limit, every)
 }
 
-// transcripts are the agent's own session files.
-func (w *world) transcripts() (text string) {
-	_ = filepath.WalkDir(w.home, func(path string, _ os.DirEntry, _ error) error {
-		if filepath.Ext(path) == ".jsonl" {
-			content, _ := os.ReadFile(path)
-			text += string(content)
-		}
-		return nil
-	})
-	return text
-}
-
 // children are the processes that a process has started.
 func children(pid int) (pids []int) {
 	var text []byte

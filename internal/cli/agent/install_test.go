@@ -24,6 +24,18 @@ func (w *world) plain(args []string) *child {
 	return w.startProgram(w.program, slices.Concat(args[:1], allow, args[1:])...)
 }
 
+// transcripts are the agent's own session files.
+func (w *world) transcripts() (text string) {
+	_ = filepath.WalkDir(w.home, func(path string, _ os.DirEntry, _ error) error {
+		if filepath.Ext(path) == ".jsonl" {
+			content, _ := os.ReadFile(path)
+			text += string(content)
+		}
+		return nil
+	})
+	return text
+}
+
 // bridges are the processes that installed hooks have started.
 func (w *world) bridges() (pids []int) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
