@@ -118,8 +118,8 @@ func Result(v any) (ToolResult, error) {
 //   - recorded as another tool or with other arguments: [ErrDiverged].
 //
 // The tool of a hold or verify call runs only after an acknowledgement that proves the handle's epoch: that of a new
-// event, sent at most two seconds ago. A tool that begins later ([ToolCall].BeginsLater) asks for it itself. If the last acknowledgement does not prove it, Tool publishes one more event
-// (tool.decided of the policy waymark.begin). So an executor that was paused or cut off learns of a takeover before its
+// event, sent at most two seconds ago. If the last acknowledgement does not prove it, Tool publishes one more event
+// (tool.decided of the policy waymark.begin). A tool with BeginsLater calls MayBegin for this proof itself. So an executor that was paused or cut off learns of a takeover before its
 // tool runs.
 //
 // If the context ends before the tool returned, or the tool returns [ErrWaiting] or [ErrLost], no outcome is recorded

@@ -1,5 +1,6 @@
 // A client of "waymark worker" with no dependency: copy it. Logs go to standard error, console.log() too.
 import { createInterface } from "node:readline";
+import { inspect } from "node:util";
 
 const out = process.stdout.write.bind(process.stdout), mine = new Map();
 let ids = 0;
@@ -8,7 +9,7 @@ const say = (line) => out(JSON.stringify(line) + "\n");
 const now = () => [performance.now(), Date.now()];
 
 /** Leave the run: it waits, was cancelled, or has another executor. Let it pass. */
-export class Stop extends Error {}
+export class Stop extends Error { fields = { type: "stopped" }; }
 
 /** A call failed. fields may be type, and in a tool or model of yours retryable, permanent (model), retry_at. */
 export class Failure extends Error {
@@ -20,6 +21,17 @@ class Lines {
   #there = []; #waiting = [];
   put(line) { const next = this.#waiting.shift(); next ? next(line) : this.#there.push(line); }
   get() { return this.#there.length ? this.#there.shift() : new Promise((resolve) => this.#waiting.push(resolve)); }
+}
+
+let warned = false;
+/** A result as it is after a restart. What is not JSON becomes text, since the tool has had its effect. */
+function plain(result) {
+  const copy = (replace) => JSON.parse(JSON.stringify(result, replace) ?? "null");
+  try { return copy(); } catch (e) {
+    if (!warned) console.error("waymark: a result is not JSON; parts of it are recorded as text:", e.message);
+    warned = true;
+    try { return copy((_, v) => (typeof v === "bigint" ? String(v) : v)); } catch { return inspect(result); }
+  }
 }
 
 /** Returns while the tool may begin: within_ms from when that was asked, by both clocks, because a machine may sleep. */
@@ -54,7 +66,7 @@ export class Run {
     call.signal = this.signal;
     if (replay === "hold" || replay === "verify") await begin(own, lines, call, asked, this.id);
     let result;
-    try { result = JSON.parse(JSON.stringify(await run(args, call)) ?? "null"); } catch (e) {
+    try { result = plain(await run(args, call)); } catch (e) {
       const fields = { type: e?.name ?? "error", ...e?.fields };
       await this.#ask({ error: String(e?.message ?? e), ...fields }, own, lines);
       throw new Failure(String(e?.message ?? e), fields); // as after a restart
@@ -78,17 +90,17 @@ export function serve(agent, { tools = {}, model, run, ...hello }) {
     model, run: async (m) => ({ output: await run(new Run(m)) }), verify: (m) => tools[m.name].verify(m),
     async tool(m, lines) {
       if (m.begin) await begin(m.id, lines);
-      return { result: await tools[m.name].run(m.arguments, m) };
+      return { result: plain(await tools[m.name].run(m.arguments, m)) };
     },
   };
   const work = async (m, lines) => {
     let answer;
     try { answer = await does[m.do](m, lines); } catch (e) {
-      answer = e instanceof Stop ? { error: e.message, type: "stopped" } : { error: String(e?.message ?? e), ...e?.fields };
+      answer = { error: String(e?.message ?? e), ...e?.fields };
     }
     theirs.delete(m.id);
-    if (typeof answer !== "object" || !answer) answer = { error: `the answer is no object: ${answer}` };
-    try { say({ id: m.id, ...answer }); } catch (e) { say({ id: m.id, error: `the answer is no JSON: ${e.message}` }); }
+    if (typeof answer !== "object" || !answer) answer = { error: `the answer is not an object: ${answer}` };
+    try { say({ id: m.id, ...answer }); } catch (e) { say({ id: m.id, error: `the answer is not JSON: ${e.message}` }); }
   };
   const list = Object.entries(tools).map(([name, { run, verify, ...tool }]) => ({ name, ...tool }));
   say({ hello: { protocol: 1, agent, tools: list, ...(run && { own_loop: true }), ...hello } });

@@ -1,5 +1,5 @@
 """A client of "waymark worker" with Python's standard library alone: copy it. Logs go to standard error, print() too."""
-import concurrent.futures, itertools, json, os, queue, sys, threading, time
+import concurrent.futures, functools, itertools, json, os, queue, sys, threading, time
 
 _out, _lock, _ids, _mine = os.fdopen(os.dup(1), "w"), threading.Lock(), itertools.count(1), {}
 os.dup2(2, 1)  # for processes that a tool starts
@@ -7,6 +7,7 @@ sys.stdout = sys.stderr  # for print()
 
 class Stop(BaseException):
     """Leave the run: it waits, was cancelled, or has another executor. Let it pass."""
+    fields = {"type": "stopped"}
 
 class Failure(Exception):
     """A call failed. fields may be type, and in a tool or model of yours retryable, permanent (model), retry_at."""
@@ -18,6 +19,18 @@ def _say(line):
     with _lock:
         _out.write(json.dumps(line, allow_nan=False) + "\n")
         _out.flush()
+
+@functools.cache
+def _warn(kind): print(f"waymark: a result of type {kind} is not JSON; parts of it are recorded as text", file=sys.stderr)
+
+def _plain(result):
+    """A result as it is after a restart. What is not JSON becomes text, since the tool has had its effect."""
+    try: return json.loads(json.dumps(result, allow_nan=False))
+    except Exception: _warn(type(result).__name__)
+    for text in (lambda: json.dumps(result, allow_nan=False, default=str), lambda: json.dumps(str(result))):
+        try: return json.loads(text())
+        except Exception as e: problem = e
+    return f"a {type(result).__name__} without a text: {problem!r}"
 
 def _begin(id, lines, answer=None, asked=(0.0, 0.0), **run):
     """Returns while the tool may begin: within_ms from when that was asked, by both clocks, because a machine may sleep."""
@@ -57,9 +70,8 @@ class Run:
         if replay in ("hold", "verify"):
             _begin(mine, lines, call, asked, run=self.id)
         try:
-            result = run(arguments, call)
-            json.dumps(result, allow_nan=False)
-        except Exception as e:
+            result = _plain(run(arguments, call))
+        except BaseException as e:
             fields = {"type": type(e).__name__, **getattr(e, "fields", {})}
             self._ask(mine, lines, error=str(e), **fields)
             raise Failure(str(e), **fields) from e  # as after a restart
@@ -85,12 +97,11 @@ def serve(agent, tools={}, model=None, run=None, **hello):
             elif m["do"] == "run": answer = {"output": run(Run(m))}
             else:
                 if m.get("begin"): _begin(m["id"], lines)
-                answer = {"result": tools[m["name"]]["run"](m.get("arguments"), m)}
-        except Stop as e: answer = {"error": str(e), "type": "stopped"}
-        except (Exception, SystemExit) as e: answer = {"error": f"{type(e).__name__}: {e}", **getattr(e, "fields", {})}
+                answer = {"result": _plain(tools[m["name"]]["run"](m.get("arguments"), m))}
+        except BaseException as e: answer = {"error": f"{type(e).__name__}: {e}", **getattr(e, "fields", {})}
         theirs.pop(m["id"], None)
         try: _say({"id": m["id"], **answer})
-        except (TypeError, ValueError) as e: _say({"id": m["id"], "error": f"the answer is no JSON: {e}"})
+        except Exception as e: _say({"id": m["id"], "error": f"the answer is not JSON: {e}"})
     listed = [{"name": n, **{k: v for k, v in t.items() if not callable(v)}} for n, t in tools.items()]
     _say({"hello": {"protocol": 1, "agent": agent, "tools": listed, **({"own_loop": True} if run else {}), **hello}})
     for line in sys.stdin.buffer:

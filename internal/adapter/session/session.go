@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +143,7 @@ func (s *Session) open(asked publisher.ToolCall) (*call, error) {
 		return nil, context.Cause(s.life)
 	}
 	if c := s.calls[asked.ID]; c != nil {
-		if c.asked.Name != asked.Name || !bytes.Equal(c.asked.Arguments, asked.Arguments) {
+		if c.asked.Name != asked.Name || !schema.SameJSON(c.asked.Arguments, asked.Arguments) {
 			return nil, fmt.Errorf("%w: call %.80q runs as %s(%.200s) and is now requested as %s(%.200s): a new call needs an id of its own",
 				publisher.ErrConflict, asked.ID, c.asked.Name, c.asked.Arguments, asked.Name, asked.Arguments)
 		}

@@ -26,6 +26,8 @@ const (
 	MaxLine = 64 << 20
 	// shownLine is how much of a line an error shows.
 	shownLine = 120
+	// stopped is the type of the error by which a program leaves a request without an outcome.
+	stopped = "stopped"
 )
 
 // Hello is the first line of a program: the agent that it is.
@@ -61,6 +63,12 @@ type Tool struct {
 	Version       string `json:"version,omitzero"`
 	TimeoutMS     int64  `json:"timeout_ms,omitzero"`
 	Concurrent    bool   `json:"concurrent,omitzero"`
+}
+
+// text is the hello as JSON: each start of the program must say the same.
+func (h *Hello) text() string {
+	text, _ := json.Marshal(h, json.Deterministic(true)) // it was read from JSON
+	return string(text)
 }
 
 // request is a line to the program that it must answer.
@@ -166,7 +174,7 @@ type lines struct {
 	n    int
 }
 
-// next reads a line. The error names the line and, where the JSON is no line of the protocol, the member.
+// next reads a line. The error names the line and, where the JSON is not a protocol line, the member.
 func (l *lines) next() (*said, error) {
 	var line []byte
 	for {
@@ -190,9 +198,9 @@ func (l *lines) next() (*said, error) {
 		shown := line[:min(len(line), shownLine)]
 		if jsontext.Value(line).IsValid() {
 			wrong := schema.DataErrorOf("", err)
-			return nil, fmt.Errorf("line %d of the program is no line of the protocol: %s %s: %q", l.n, cmp.Or(wrong.Path, "it"), wrong.Problem, shown)
+			return nil, fmt.Errorf("line %d of the program is not a protocol line: %s %s: %q", l.n, cmp.Or(wrong.Path, "it"), wrong.Problem, shown)
 		}
-		return nil, fmt.Errorf("line %d of the program's standard output is no JSON: %q; write logs to standard error", l.n, shown)
+		return nil, fmt.Errorf("line %d of the program's standard output is not JSON: %q; write logs to standard error", l.n, shown)
 	}
 	return m, nil
 }
@@ -202,7 +210,7 @@ func (m *said) number() int64 {
 	if m.ID.Kind() != '0' {
 		return 0
 	}
-	n, _ := strconv.ParseInt(string(m.ID), 10, 64) // another number is no request of ours
+	n, _ := strconv.ParseInt(string(m.ID), 10, 64) // another number is not a request of ours
 	return n
 }
 
@@ -215,13 +223,15 @@ func (m *said) text() string {
 	return id
 }
 
-// failure is the error that the program reports; nil for none.
+// failure is the error that the program reports; nil for none. It is publisher.ErrLost if the program has no outcome.
 func (m *said) failure() error {
 	if m.Error == "" && m.RetryAt.IsZero() {
 		return nil
 	}
 	err := error(session.Failure{Type: cmp.Or(m.Type, "error"), Message: cmp.Or(m.Error, "the program asks for another try"), Retryable: m.Retryable})
 	switch {
+	case m.Type == stopped:
+		return fmt.Errorf("%w: the program left it: %s", publisher.ErrLost, m.Error)
 	case !m.RetryAt.IsZero():
 		return publisher.RetryAt(err, m.RetryAt)
 	case m.Permanent:

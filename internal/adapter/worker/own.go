@@ -22,9 +22,10 @@ type ownRun struct {
 	calls map[string]string
 	// leaves is why the program was told to leave the run: it waits for a person or a signal, or nothing can be recorded.
 	leaves error
-	// done is closed when the program has left it.
-	done chan struct{}
 }
+
+// errAnswered is why a program that has answered the request of a run gets nothing more done in it.
+var errAnswered = errors.New("the request of the run is answered: await each call before")
 
 // drive gives a run to a program and waits until it is done with it.
 func (w *Worker) drive(ctx context.Context, run *publisher.Run) error {
@@ -40,22 +41,27 @@ func (w *Worker) drive(ctx context.Context, run *publisher.Run) error {
 		return err
 	}
 	s := session.New(run)
-	defer s.Close()
-	o := &ownRun{session: s, ctx: ctx, calls: make(map[string]string), done: make(chan struct{})}
-	p, err := w.enter(ctx, run.ID(), o)
+	o := &ownRun{session: s, ctx: ctx, calls: make(map[string]string)}
+	p, x, err := w.ask(ctx, request{Do: "run", Run: run.ID(), Epoch: run.Epoch(), Task: task, Messages: messages}, o)
 	if err != nil {
-		return err
-	}
-	defer p.leave(run.ID(), o)
-	x, err := p.ask(ctx, request{Do: "run", Run: run.ID(), Epoch: run.Epoch(), Task: task, Messages: messages})
-	if err != nil {
+		s.Close()
 		return err
 	}
 	defer p.forget(x)
+	defer s.Close()
 	m, err := p.end(ctx, x, run, nil)
+	left := o.leave(errAnswered)
+	if err == nil { // the loop may have failed, or left, while other calls of it run: their results count
+		idle := &exchange{id: x.id, answer: make(chan *said, 1)}
+		go func() {
+			_ = s.Idle() // or the session is closed
+			idle.answer <- m
+		}()
+		m, err = p.end(ctx, idle, run, nil)
+	}
 	switch {
-	case err == nil && o.left() != nil:
-		return o.left()
+	case err == nil && left != nil:
+		return left
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
@@ -66,47 +72,19 @@ func (w *Worker) drive(ctx context.Context, run *publisher.Run) error {
 	return run.End(ctx, publisher.RunEnd{Output: []byte(m.Output), Summary: m.Summary, Usage: m.Usage})
 }
 
-func (o *ownRun) left() error {
+// leave makes the program leave the run, if there is a reason and it did not have to before. It returns the reason before.
+func (o *ownRun) leave(why error) (before error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.leaves
-}
-
-// enter chooses the program for a run. Its lines name the run alone, so it does not get a run that it has not left yet.
-func (w *Worker) enter(ctx context.Context, run string, o *ownRun) (*program, error) {
-	for {
-		p, err := w.pick(ctx)
-		if err != nil {
-			return nil, err
-		}
-		p.mu.Lock()
-		earlier := p.runs[run]
-		if earlier == nil {
-			p.runs[run] = o
-		}
-		p.mu.Unlock()
-		if earlier == nil {
-			return p, nil
-		}
-		select {
-		case <-earlier.done:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	if before = o.leaves; before == nil {
+		o.leaves = why
 	}
-}
-
-func (p *program) leave(run string, o *ownRun) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.runs, run)
-	close(o.done)
+	return before
 }
 
 // own handles a request of a program with its own loop.
 func (w *Worker) own(p *program, m *said) {
 	go func() {
-		defer func() { <-p.asks }()
 		reply := w.reply(p, m)
 		reply.ID = m.text()
 		_ = p.send(context.Background(), reply) // it waits for room, or the program has gone
@@ -137,12 +115,13 @@ var errRequest = errors.New("invalid request")
 // reply answers a request of the program.
 func (w *Worker) reply(p *program, m *said) told {
 	p.mu.Lock()
-	o := p.runs[m.Run]
+	x := p.runs[m.Run]
 	p.mu.Unlock()
-	if o == nil {
+	if x == nil {
 		return refusal(fmt.Errorf("%w: run %.80q is not one that this program has: name the run in each line about it", errRequest, m.Run))
 	}
-	if err := o.left(); err != nil && m.Do != "" { // a framework that took the error for a tool's goes on
+	o := x.own
+	if err := o.leave(nil); err != nil && m.Do != "" { // a framework that took the error for a tool's goes on
 		return refusal(err)
 	}
 	t, err := o.reply(w, m)
@@ -150,9 +129,7 @@ func (w *Worker) reply(p *program, m *said) told {
 		return t
 	}
 	if t = refusal(err); t.Stop != "" {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.leaves = err
+		_ = o.leave(err) // the first reason counts
 	}
 	return t
 }
@@ -217,6 +194,9 @@ func (o *ownRun) goOn(id string, m *said) (t told, err error) {
 	}
 	if m.Begin {
 		within, err := o.session.MayBegin(o.ctx, call)
+		if err != nil { // it has not begun, and must not
+			_ = o.session.Return(context.WithoutCancel(o.ctx), call, publisher.ToolResult{}, fmt.Errorf("%w: %w", publisher.ErrLost, err))
+		}
 		return told{Go: true, WithinMS: within.Milliseconds()}, err
 	}
 	// The outcome is recorded whatever has become of the run.

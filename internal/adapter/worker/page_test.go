@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 	natstest.Main(m)
 }
 
-// play is a program that writes the lines of a script that begin with "<", and expects those that begin with ">". After
+// play is a program that writes the lines of a script that begin with "<", expects those that begin with ">", and reads the pipe beside the script
+// at "=". After
 // the script it answers requests for a model with a last text. What it did not expect goes to a file.
 func play(script string) int {
 	text, err := os.ReadFile(script)
@@ -41,6 +42,10 @@ func play(script string) int {
 		line = strings.TrimSuffix(line, "\n")
 		if rest, ours := strings.CutPrefix(line, "< "); ours {
 			fmt.Println(rest) //nolint:forbidigo // the protocol's output
+			continue
+		}
+		if line == "=" {
+			_, _ = os.ReadFile(filepath.Join(filepath.Dir(script), "pipe")) // when the test has written
 			continue
 		}
 		if !in.Scan() {

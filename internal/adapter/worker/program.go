@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// unread is how many lines wait for a program that does not read, and asked how many requests of a program are served
-	// at once: behind them its lines are not read.
-	unread, asked = 256, 1024
+	// unread is how many lines wait for a program that does not read.
+	unread = 256
 	// stopGrace is how long a program may run after its standard input has ended.
 	stopGrace = 5 * time.Second
 	// pipeDelay is how long the output of a program that has ended may go on.
@@ -38,8 +37,6 @@ type program struct {
 	hello *Hello
 	log   zerolog.Logger
 	out   chan []byte
-	// asks has a place for each request of the program that is served.
-	asks chan struct{}
 	// gone is closed when the program has ended, with why; all lines that it wrote were read before.
 	gone chan struct{}
 	why  error
@@ -48,9 +45,9 @@ type program struct {
 	// last is the id of our latest request, waiting are those without an answer.
 	last    int64
 	waiting map[int64]*exchange
-	// own handles the requests of a program with its own loop, and runs are those that it has.
+	// own handles the requests of a program with its own loop, and runs are the exchanges about those that it has.
 	own  func(*said)
-	runs map[string]*ownRun
+	runs map[string]*exchange
 }
 
 // exchange is a request of ours.
@@ -58,6 +55,10 @@ type exchange struct {
 	id     int64
 	begins chan struct{}
 	answer chan *said
+	// own is the run that the program has, by its id, until done is closed; nil for other requests.
+	own  *ownRun
+	run  string
+	done chan struct{}
 }
 
 // start starts the program and reads its hello.
@@ -78,7 +79,7 @@ func start(ctx context.Context, command []string, stderr io.Writer, log zerolog.
 		return nil, fmt.Errorf("start of the program: %w", errors.Join(err, from.Close(), to.Close()))
 	}
 	_ = to.Close() // the program has its own
-	p := &program{cmd: cmd, kill: kill, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), asks: make(chan struct{}, asked), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*ownRun)}
+	p := &program{cmd: cmd, kill: kill, log: log.With().Int("pid", cmd.Process.Pid).Logger(), out: make(chan []byte, unread), gone: make(chan struct{}), waiting: make(map[int64]*exchange), runs: make(map[string]*exchange)}
 	greeted := make(chan struct{})
 	go p.write(in)
 	exited := make(chan struct{})
@@ -145,9 +146,6 @@ func (p *program) read(from io.Reader, greeted chan<- struct{}) error {
 		case m.Hello != nil:
 			return fmt.Errorf("line %d of the program is a second hello", l.n)
 		default:
-			if m.text() != "" {
-				p.asks <- struct{}{}
-			}
 			if err := p.take(m); err != nil {
 				return fmt.Errorf("line %d of the program: %w", l.n, err)
 			}
@@ -159,7 +157,7 @@ func (p *program) read(from io.Reader, greeted chan<- struct{}) error {
 func (m *said) greet() error {
 	switch h := m.Hello; {
 	case h == nil:
-		return errors.New(`the first line of the program is no hello: write {"hello":{"protocol":1,"agent":"NAME","tools":[…]}} first`)
+		return errors.New(`the first line of the program is not a hello: write {"hello":{"protocol":1,"agent":"NAME","tools":[…]}} first`)
 	case h.Protocol != Protocol:
 		return fmt.Errorf("the program speaks protocol %d, this worker speaks %d", h.Protocol, Protocol)
 	case h.Agent == "":
@@ -168,7 +166,7 @@ func (m *said) greet() error {
 	return nil
 }
 
-// take hands a line to whom it concerns.
+// take dispatches a line to its request.
 func (p *program) take(m *said) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,6 +207,11 @@ func (p *program) send(ctx context.Context, line any) error {
 		return fmt.Errorf("line to the program: %w", err)
 	}
 	select {
+	case <-p.gone:
+		return p.lost()
+	default:
+	}
+	select {
 	case p.out <- append(text, '\n'):
 		return nil
 	case <-p.gone:
@@ -221,56 +224,40 @@ func (p *program) send(ctx context.Context, line any) error {
 // lost is the error of work that a program had when it ended.
 func (p *program) lost() error { return fmt.Errorf("%w: %w", publisher.ErrLost, p.why) }
 
-// ask sends a request. The caller awaits the exchange.
-func (p *program) ask(ctx context.Context, r request) (*exchange, error) {
+// open makes the exchange of a request and numbers the request. If the program still has the run o, it returns the
+// exchange about that.
+func (p *program) open(r *request, o *ownRun) (x, earlier *exchange) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if earlier = p.runs[r.Run]; earlier != nil && o != nil {
+		return nil, earlier
+	}
 	p.last++
-	x := &exchange{id: p.last, begins: make(chan struct{}, 1), answer: make(chan *said, 1)}
-	p.waiting[x.id] = x
-	p.mu.Unlock()
-	r.ID = x.id
-	if err := p.send(ctx, r); err != nil {
-		p.forget(x)
-		return nil, err
+	r.ID = p.last
+	x = &exchange{id: r.ID, begins: make(chan struct{}, 1), answer: make(chan *said, 1), own: o, run: r.Run, done: make(chan struct{})}
+	if p.waiting[x.id] = x; o != nil {
+		p.runs[x.run] = x
 	}
 	return x, nil
 }
 
+// forget ends an exchange.
 func (p *program) forget(x *exchange) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.waiting, x.id)
+	if delete(p.waiting, x.id); x.own != nil {
+		delete(p.runs, x.run)
+	}
+	close(x.done)
 }
 
-// cancel tells the program that a request needs no answer any more.
+// cancel cancels a request.
 func (p *program) cancel(x *exchange) {
 	select {
 	case p.out <- fmt.Appendf(nil, "{\"cancel\":%d}\n", x.id):
 	case <-p.gone:
 	default:
 		p.log.Warn().Int64("id", x.id).Msg("program reads nothing and is not told that a request is cancelled")
-	}
-}
-
-// await waits for the answer to a request, or for the program's end.
-func (p *program) await(ctx context.Context, x *exchange) (*said, error) {
-	select {
-	case m := <-x.answer:
-		return m, nil
-	case <-p.gone:
-		return p.lastWords(x)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// lastWords is the answer that came before the program ended.
-func (p *program) lastWords(x *exchange) (*said, error) {
-	select {
-	case m := <-x.answer:
-		return m, nil
-	default:
-		return nil, p.lost()
 	}
 }
 

@@ -28,8 +28,8 @@ func TestServe_WrongProgram_SaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
 		`exit 3`:          "no hello: the program ended: exit status 3",
-		`echo starting`:   "line 1 of the program's standard output is no JSON",
-		`echo '{"id":1}'`: "the first line of the program is no hello",
+		`echo starting`:   "line 1 of the program's standard output is not JSON",
+		`echo '{"id":1}'`: "the first line of the program is not a hello",
 		`echo '{"hello":{"protocol":2,"agent":"a"}}'`:                      "the program speaks protocol 2, this worker speaks 1",
 		`echo '{"hello":{"protocol":1,"agent":""}}'`:                       "the hello names no agent",
 		`echo '{"hello":{"protocol":1,"agent":"a","tolls":[]}}'`:           `/hello/tolls is no known member: `,
@@ -101,7 +101,7 @@ func TestServe_WrongLineLater_IsLoggedAndRestarted(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"id":7,"text":"x"}`:     "line 2 of the program: it answers a request with the id 7, and there was none",
 		`{"id":"c1","do":"call"}`: "only a program that says",
-		`hello`:                   "line 2 of the program's standard output is no JSON",
+		`hello`:                   "line 2 of the program's standard output is not JSON",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -212,4 +212,55 @@ func TestServe_ProgramGoesOnAfterStop_IsStoppedAgain(t *testing.T) {
 	end()
 	require.Contains(t, log.String(), `"outcome":"waiting","reason":`)
 	require.NotContains(t, log.String(), `"error"`, "it waits, and has not failed")
+}
+
+// The loop fails, or leaves, while another call of it runs: the result of that call is recorded first.
+func TestServe_OwnLoop_AnswersWhileACallRuns_ResultIsRecorded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lines   string
+		outcome publisher.Outcome
+	}{
+		"a tool failed": {`< {"id":"c2","run":"r1","do":"call","call":"look-1","name":"look","arguments":{},"replay":"pure"}
+> {"id":"c2","go":true,"within_ms":1,"key":"r1.1.look-1.1","epoch":2,"attempt":1}
+< {"id":"c2","run":"r1","error":"not found"}
+> {"id":"c2","recorded":true}
+< {"id":1,"error":"not found"}
+`, publisher.OutcomeFailed},
+		"it waits": {`< {"id":"c2","run":"r1","do":"ask","name":"q1","question":"May it go on?"}
+> {"id":"c2","stop":"the answer to q1: run waits and was released"}
+< {"id":1,"error":"left","type":"stopped"}
+`, publisher.OutcomeWaiting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			script := filepath.Join(t.TempDir(), "script")
+			require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
+> {"id":1,"do":"run","run":"r1","epoch":2,"task":"Go."}
+< {"id":"c1","run":"r1","do":"call","call":"mail-1","name":"mail","arguments":{},"replay":"hold"}
+> {"id":"c1","go":true,"within_ms":1,"key":"r1.1.mail-1.1","epoch":2,"attempt":1}
+`+c.lines+`=
+< {"id":"c1","run":"r1","result":"sent"}
+> {"id":"c1","recorded":true}
+`), 0o600))
+			pipe := filepath.Join(filepath.Dir(script), "pipe")
+			require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+			self, err := os.Executable()
+			require.NoError(t, err)
+			b := newBench(t, "PLAY="+script)
+			left := make(chan publisher.Outcome, 1)
+			b.work("one", []string{self}, func(cfg *worker.Config) {
+				cfg.Spec.OnOutcome = func(_ string, o publisher.Outcome, _ error) { left <- o }
+			})
+			b.submit("r1", "Go.")
+			in, err := os.OpenFile(pipe, os.O_WRONLY, 0) // the program has answered the run's request
+			require.NoError(t, err)
+			require.Never(t, func() bool { return len(left) > 0 }, 300*time.Millisecond, 5*time.Millisecond)
+			require.NoError(t, in.Close())
+			require.Equal(t, c.outcome, <-left)
+			failed, _ := os.ReadFile(script + ".failed")
+			require.Empty(t, string(failed))
+			require.JSONEq(t, `"sent"`, string(b.w.State("r1").Calls[0].Result))
+		})
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/base/pause"
@@ -46,8 +45,6 @@ type Config struct {
 type Worker struct {
 	Config
 	hello *Hello
-	// text is the hello as JSON: each program must say the same.
-	text []byte
 
 	mu sync.Mutex
 	// programs that run; changed is closed when the list changes.
@@ -70,10 +67,6 @@ func Serve(ctx context.Context, cfg Config) (err error) {
 		programs.Wait()
 	}()
 	w.hello = first.hello
-	if w.text, err = json.Marshal(first.hello, json.Deterministic(true)); err != nil {
-		first.stop()
-		return fmt.Errorf("hello: %w", err)
-	}
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	for i := range max(1, w.Programs) {
@@ -125,9 +118,8 @@ func (w *Worker) keep(ctx context.Context, p *program) error {
 // run has a program in use until it ends or ctx does.
 func (w *Worker) run(ctx context.Context, p *program) error {
 	defer p.stop()
-	text, err := json.Marshal(p.hello, json.Deterministic(true))
-	if err != nil || string(text) != string(w.text) {
-		return errors.Join(err, fmt.Errorf("the program has another hello than before: start the worker again to serve this version:\n  %s\n  %s", w.text, text))
+	if before, now := w.hello.text(), p.hello.text(); now != before {
+		return fmt.Errorf("the program has another hello than before: start the worker again to serve this version:\n  %s\n  %s", before, now)
 	}
 	p.mu.Lock()
 	if w.hello.OwnLoop {
@@ -175,19 +167,40 @@ func (w *Worker) pick(ctx context.Context) (*program, error) {
 	}
 }
 
-// ask sends a request to that program.
-func (w *Worker) ask(ctx context.Context, r request) (*program, *exchange, error) {
+// ask sends a request to that program, which has the run o, if there is one, until the caller forgets the exchange. The program's lines name the
+// run alone, so it does not get a run that it has not left yet.
+func (w *Worker) ask(ctx context.Context, r request, o *ownRun) (*program, *exchange, error) {
 	for {
 		p, err := w.pick(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		x, err := p.ask(ctx, r)
-		if errors.Is(err, publisher.ErrLost) {
-			continue // it ended before it had the request
+		x, earlier := p.open(&r, o)
+		if earlier != nil {
+			select {
+			case <-earlier.done:
+				continue
+			case <-ctx.Done():
+				return nil, nil, context.Cause(ctx)
+			}
 		}
-		return p, x, err
+		if err = p.send(ctx, r); err == nil {
+			return p, x, nil
+		}
+		if p.forget(x); !errors.Is(err, publisher.ErrLost) { // otherwise it ended before it had the request
+			return nil, nil, err
+		}
 	}
+}
+
+// answer is a program's answer to a request that does no work.
+func (w *Worker) answer(ctx context.Context, r request) (*said, error) {
+	p, x, err := w.ask(ctx, r, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer p.forget(x)
+	return p.end(ctx, x, nil, nil)
 }
 
 // serve connects to the fleet and serves it.
@@ -273,18 +286,13 @@ func (w *Worker) verifySubjectOf(m *said) string {
 
 // verify asks a program about a call in doubt.
 func (w *Worker) verify(ctx context.Context, q schema.VerifyRequest) (schema.VerifyReply, error) {
-	p, x, err := w.ask(ctx, request{
+	m, err := w.answer(ctx, request{
 		Do: "verify", Run: q.Run, Turn: q.Turn, Epoch: q.Epoch, Name: q.Name, Arguments: object(q.Arguments), Key: q.IdempotencyKey,
 	})
-	if err != nil {
-		return schema.VerifyReply{}, err
-	}
-	m, err := p.await(ctx, x)
 	if err == nil {
 		err = m.failure()
 	}
 	if err != nil {
-		p.forget(x)
 		return schema.VerifyReply{}, err
 	}
 	return schema.VerifyReply{Outcome: m.Outcome, Result: []byte(m.Result), IsError: m.IsError, Reason: m.Summary}, nil
@@ -313,15 +321,8 @@ func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millis
 
 // model asks a program for the next answer.
 func (w *Worker) model(ctx context.Context, r publisher.ModelRequest) (publisher.Answer, error) {
-	p, x, err := w.ask(ctx, request{Do: "model", Run: r.Run, Turn: r.Turn, Messages: r.Messages, Limit: r.Limit})
+	m, err := w.answer(ctx, request{Do: "model", Run: r.Run, Turn: r.Turn, Messages: r.Messages, Limit: r.Limit})
 	if err != nil {
-		return publisher.Answer{}, err
-	}
-	m, err := p.await(ctx, x)
-	if err != nil {
-		if p.forget(x); ctx.Err() != nil {
-			p.cancel(x)
-		}
 		return publisher.Answer{}, err
 	}
 	return m.answer(), m.failure()
@@ -333,7 +334,7 @@ func (w *Worker) tool(ctx context.Context, inv publisher.Invocation) (publisher.
 	p, x, err := w.ask(ctx, request{
 		Do: "tool", Run: inv.Run().ID(), Turn: inv.Key.Turn, Epoch: inv.Epoch, Name: inv.Name, Arguments: object(inv.Arguments),
 		Key: inv.IdempotencyKey, Attempt: inv.Attempt, Begin: guarded,
-	})
+	}, nil)
 	if err != nil {
 		return publisher.ToolResult{}, fmt.Errorf("%w: %w", publisher.ErrLost, err) // it has not begun: that is for the next executor
 	}
@@ -351,9 +352,9 @@ func (w *Worker) tool(ctx context.Context, inv publisher.Invocation) (publisher.
 	return m.outcome(ctx)
 }
 
-// end waits for the answer to a request that does work, and calls begin, if it has one, when the program asks whether it may begin. After
-// ctx the program is told to stop, and what it says then still counts: for some time, or if another executor has taken the
-// run over, whenever it comes.
+// end waits for the answer to a request, and calls begin, if it has one, when the program asks whether it may begin.
+// After ctx the request is cancelled. If it does work of a run, an answer still counts then: for some time, or without
+// limit if another executor has taken the run over.
 func (p *program) end(ctx context.Context, x *exchange, run *publisher.Run, begin func() error) (*said, error) {
 	asked, over := x.begins, ctx.Done()
 	if begin == nil {
@@ -363,12 +364,20 @@ func (p *program) end(ctx context.Context, x *exchange, run *publisher.Run, begi
 	for {
 		select {
 		case <-asked:
+			select {
+			case <-p.gone: // a dead program begins nothing
+				continue
+			default:
+			}
 			if err := begin(); err != nil { // it has not begun, and must not
 				p.cancel(x)
 				return nil, fmt.Errorf("%w: %w", publisher.ErrLost, err)
 			}
 		case <-over:
 			p.cancel(x)
+			if run == nil {
+				return nil, context.Cause(ctx)
+			}
 			if asked, over = nil, nil; !errors.Is(run.Err(), publisher.ErrFenced) {
 				grace = time.After(cancelGrace)
 			}
@@ -377,7 +386,12 @@ func (p *program) end(ctx context.Context, x *exchange, run *publisher.Run, begi
 		case m := <-x.answer:
 			return m, nil
 		case <-p.gone:
-			return p.lastWords(x)
+			select {
+			case m := <-x.answer: // it came before the end
+				return m, nil
+			default:
+				return nil, p.lost()
+			}
 		}
 	}
 }

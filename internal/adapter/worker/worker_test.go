@@ -237,19 +237,37 @@ func (b *bench) settle(run string) {
 	require.NoError(b.t, err)
 }
 
-// What is no JSON is a failure of the tool, and what is half a character is replaced.
+// Parts of a result that are not JSON become text, half a character is replaced, and each exception is a failure.
 func TestServe_OddAnswers_AreRecorded(t *testing.T) {
 	t.Parallel()
 	eachLanguage(t, func(t *testing.T, command []string) {
 		t.Helper()
 		for _, mode := range []string{"LOOP=1", "OWN=1"} {
-			b := startBench(t, command, `[["half"],["odd"]]`, mode)
+			b := startBench(t, command, `[["half"],["odd"],["deep"],["gone"],["exit"]]`, mode)
 			require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status, mode)
 			calls := b.w.State("r1").Calls
-			require.Len(t, calls, 2)
+			require.Len(t, calls, 5)
 			require.JSONEq(t, `"half a character: \ufffd"`, string(calls[0].Result), mode)
-			require.Equal(t, schema.OutcomeFailed, calls[1].Outcome, mode)
+			require.Contains(t, []string{`{"odd":"1"}`, `{"odd":"{1}"}`}, string(calls[1].Result), mode)
+			require.Equal(t, schema.OutcomeReturned, calls[2].Outcome, mode)
+			require.Contains(t, string(calls[2].Result), `"`, mode)
+			require.Equal(t, schema.OutcomeFailed, calls[3].Outcome, mode)
+			require.Equal(t, schema.OutcomeFailed, calls[4].Outcome, mode)
 		}
+	})
+}
+
+// A tool that may run again asks a person: the run leaves it open while it waits.
+func TestServe_OwnLoop_ToolAsks_RunsAgainWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	eachLanguage(t, func(t *testing.T, command []string) {
+		t.Helper()
+		b := startBench(t, command, `[["nested"],["pay"]]`, "OWN=1")
+		b.answer("r1", `{"yes":1}`)
+		result := b.w.Ended("r1")
+		require.Equal(t, schema.StatusCompleted, result.Status)
+		require.Contains(t, string(result.Output), `"answer":{"yes":1}`)
+		require.JSONEq(t, `{"yes":1}`, string(b.w.State("r1").Calls[0].Result))
 	})
 }
 

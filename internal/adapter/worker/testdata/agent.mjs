@@ -36,7 +36,14 @@ const effect = (name) => async (args, call) => {
   }
   await moment("after:" + name);
   if (name === "fail") throw new Failure("it is broken", { type: "broken" });
-  if (name === "odd") return { big: 1n };
+  if (name === "odd") return { odd: 1n };
+  if (name === "deep") {
+    const deep = [];
+    deep.push(deep);
+    return deep;
+  }
+  if (name === "gone") throw undefined;
+  if (name === "exit") throw "it is gone";
   if (name === "half") return "half a character: \ud83d";
   if (name === "slow") await new Promise((resolve) => call.signal.addEventListener("abort", resolve));
   return name + " is done";
@@ -54,6 +61,8 @@ async function own(run) {
     for (const name of names) {
       if (name === "ask") {
         await run.set("answer", await run.ask("q1", "May it go on?"));
+      } else if (name === "nested") {
+        await run.set("answer", await run.tool("nested", name, {}, "pure", () => run.ask("q1", "May it go on?")));
       } else if (name === "listen") {
         const heard = await run.signals(true);
         await run.set("heard", heard.map((s) => s.payload));
@@ -80,6 +89,9 @@ const tools = {
   charge: { replay: "hold", run: effect("charge"), ask: "May it charge?" },
   fail: { replay: "hold", run: effect("fail") },
   odd: { replay: "hold", run: effect("odd") },
+  deep: { replay: "hold", run: effect("deep") },
+  gone: { replay: "hold", run: effect("gone") },
+  exit: { replay: "hold", run: effect("exit") },
   half: { replay: "hold", run: effect("half") },
   slow: { replay: "hold", run: effect("slow") },
 };

@@ -1,6 +1,6 @@
 """The agent of the tests: its task is a list of turns, each a list of tools. LEDGER gets a line for each effect.
 Payments and bookings are files named by the key, so that they are made at most once, in one step."""
-import json, os, signal, sys, threading, time
+import asyncio, json, os, signal, sys, threading, time
 
 sys.path.insert(0, os.environ["CLIENTS"])
 from waymark import Failure, serve
@@ -53,7 +53,16 @@ def effect(name):
         if name == "fail":
             raise Failure("it is broken", type="broken")
         if name == "odd":
-            return {1, 2}
+            return {"odd": {1}}
+        if name == "deep":
+            deep = []
+            for _ in range(100000):
+                deep = [deep]
+            return deep
+        if name == "gone":
+            raise asyncio.CancelledError("it is gone")
+        if name == "exit":
+            sys.exit("it is gone")
         if name == "half":
             return "half a character: \ud83d"
         if name == "slow":
@@ -74,6 +83,8 @@ def own(run):
         for name in turn:
             if name == "ask":
                 run.set("answer", run.ask("q1", "May it go on?"))
+            elif name == "nested":
+                run.set("answer", run.tool("nested", name, {}, "pure", lambda *_: run.ask("q1", "May it go on?")))
             elif name == "listen":
                 heard = run.signals(wait=True)
                 run.set("heard", [s["payload"] for s in heard])
@@ -94,6 +105,9 @@ TOOLS = {
     "charge": {"replay": "hold", "run": effect("charge"), "ask": "May it charge?"},
     "fail": {"replay": "hold", "run": effect("fail")},
     "odd": {"replay": "hold", "run": effect("odd")},
+    "deep": {"replay": "hold", "run": effect("deep")},
+    "gone": {"replay": "hold", "run": effect("gone")},
+    "exit": {"replay": "hold", "run": effect("exit")},
     "half": {"replay": "hold", "run": effect("half")},
     "slow": {"replay": "hold", "run": effect("slow")},
 }
