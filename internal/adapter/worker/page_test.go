@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 	natstest.Main(m)
 }
 
-// play is a program that writes the lines of a script that begin with "<", expects those that begin with ">", and reads the pipe beside the script
-// at "=". After
-// the script it answers requests for a model with a last text. What it did not expect goes to a file.
+// play is a program that writes the lines of a script that begin with "<", and expects those that begin with ">". At "="
+// it waits for the end of the pipe in the script's directory. After the script it answers requests for a model with a
+// last text. What it did not expect goes to a file.
 func play(script string) int {
 	text, err := os.ReadFile(script)
 	if err != nil {
