@@ -107,7 +107,7 @@ var (
 	ErrHeld = errors.New("call is held")
 	// ErrDiverged is returned by Tool when the caller asks for another call than the recorded one. The message has both.
 	ErrDiverged = errors.New("run diverged from its record")
-	// ErrToolFailed is returned by Tool for a tool that failed, now or as recorded; see [ToolError].
+	// ErrToolFailed is returned by Tool for a tool that failed, once that is recorded; see [ToolError].
 	ErrToolFailed = errors.New("tool failed")
 	// ErrAbandoned is returned by Tool for a call that was settled without a result.
 	ErrAbandoned = errors.New("call was abandoned")

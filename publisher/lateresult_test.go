@@ -28,6 +28,7 @@ func TestLateResult_FencedExecutor_HandsIn(t *testing.T) {
 				return result, outcome
 			})
 			require.ErrorIs(t, err, publisher.ErrFenced)
+			require.NotErrorIs(t, err, publisher.ErrToolFailed, "that is for a recorded failure")
 			require.NoError(t, run.Sync(t.Context()))
 			head := run.Head()
 			require.Len(t, head.OpenCalls, 1)

@@ -43,9 +43,8 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 		_ = group.Wait() // each call has its own error
 		for i := from; i < to; i++ {
 			// The model gets told that a call failed or was abandoned, once that is recorded.
-			key := schema.CallKey{Turn: turn.number, ToolCallID: calls[i].ID, Occurrence: calls[i].Occurrence}
 			told := errors.Is(results[i].err, ErrToolFailed) || errors.Is(results[i].err, ErrAbandoned)
-			if err := results[i].err; err != nil && (!told || l.run.ledger.call(key).open != nil) {
+			if err := results[i].err; err != nil && !told {
 				return nil, fmt.Errorf("call %s of %s: %w", calls[i].ID, turn, err)
 			}
 		}

@@ -80,7 +80,7 @@ func (i Invocation) MayBegin(ctx context.Context) (time.Duration, error) {
 	return 0, r.notProven(i.Key)
 }
 
-// maxToolError bounds the text of a tool's error in the record, in bytes, so that each error fits into an event.
+// maxToolError bounds each text of a tool's error in the record, in bytes, so that each error fits into an event.
 const maxToolError = 64 << 10
 
 // ToolFunc runs a tool. An error, and the panic of a pure or idempotent tool, is recorded as tool.failed, with at most
@@ -124,7 +124,7 @@ func Result(v any) (ToolResult, error) {
 //
 // If the context ends before the tool returned, or the tool returns [ErrWaiting] or [ErrLost], no outcome is recorded
 // and the call stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool returns
-// its result with the error, and a repeated call publishes it. Parallel calls of one turn may run in several
+// its result with an error that is not [ErrToolFailed], and a repeated call publishes it. Parallel calls of one turn may run in several
 // goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
 	r := t.run
@@ -147,7 +147,10 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 		// The tool has run: record the outcome even if the caller's context has ended.
 		verdicts, failed := r.publish(context.WithoutCancel(ctx), c.ran.draft)
 		if failed != nil {
-			return result, errors.Join(err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, failed))
+			if err != nil { // ErrToolFailed would say that the failure is recorded
+				failed = fmt.Errorf("%w (%v)", failed, err) //nolint:errorlint // as above
+			}
+			return result, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, failed)
 		}
 		if verdicts[0].Kind == schema.Applied {
 			ended = true
@@ -308,7 +311,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	if now := r.ledger.call(key); now.stage != callRunning && now.open != nil { // it returned before it began
 		if err != nil {
 			failure := failureOf(err)
-			failure.Message, failure.Retryable = clipped(failure.Message, maxToolError), false
+			failure.Retryable = false
 			return ToolResult{}, c.fail(ctx, failure)
 		}
 		if _, err := inv.MayBegin(ctx); err != nil { // it had to ask for this
@@ -323,7 +326,6 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	o := &outcome{result: result}
 	if err != nil {
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
-		failure.Failure.Message = clipped(failure.Failure.Message, maxToolError)
 		failure.Failure.Retryable = failure.Failure.Retryable && c.open.Replay.Rerunnable()
 		o.err = failure
 		o.draft = draft{
@@ -414,12 +416,15 @@ func failureOf(err error) schema.Error {
 	switch {
 	case errors.As(err, &own):
 		if f := own.ToolFailure(); f.Type != "" {
-			return f
+			e = f
 		}
 	case errors.As(err, &panicked):
 		e.Type = "panic"
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Type, e.Retryable = "timeout", true
+	}
+	for _, text := range []*string{&e.Type, &e.Message, &e.Code} {
+		*text = clipped(*text, maxToolError)
 	}
 	return e
 }

@@ -24,8 +24,8 @@ func Clean(text []byte) jsontext.Value {
 // around is how many levels of nesting a record has around a result.
 const around = 10
 
-// keepable is a result that an event can have: other JSON becomes a text.
-func keepable(r publisher.ToolResult) publisher.ToolResult {
+// Keepable is a result that an event can have: other JSON becomes a text.
+func Keepable(r publisher.ToolResult) publisher.ToolResult {
 	r.Duration = max(r.Duration, 0)
 	inside := schema.Event{Data: []byte(strings.Repeat("[", around) + string(r.Result) + strings.Repeat("]", around))}
 	if !inside.Embeddable() {

@@ -247,7 +247,7 @@ func (s *Session) MayBegin(ctx context.Context, id string) (time.Duration, error
 // wraps publisher.ErrLost: it is not known what the tool did. A [Failure] also closes a call that has not begun, which
 // then does not begin. A result that no event can have is kept as text.
 func (s *Session) Return(ctx context.Context, id string, result publisher.ToolResult, failure error) error {
-	c, err := s.give(id, outcome{keepable(result), failure})
+	c, err := s.give(id, outcome{Keepable(result), failure})
 	if err != nil {
 		return err
 	}

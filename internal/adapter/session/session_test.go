@@ -132,6 +132,32 @@ func TestReturn_AfterATakeover_IsAdopted(t *testing.T) {
 	require.JSONEq(t, `"done"`, string(result.Result))
 }
 
+func TestReturn_FailureAfterATakeover_IsNotSaidToBeRecorded(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	first := started(t, w)
+	begin(t, first, call("a", schema.ReplayHold))
+	second := resumed(t, w)
+	why := session.Failure{Type: "declined", Message: "no money"}
+	require.ErrorIs(t, first.Return(t.Context(), "a", publisher.ToolResult{}, why), publisher.ErrFenced)
+	_, _, err := second.Call(t.Context(), call("a", schema.ReplayHold))
+	require.ErrorContains(t, err, "no money")
+}
+
+func TestReturn_FailureOfManyBytes_IsCutOffAndRecorded(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	s := started(t, w)
+	begin(t, s, call("a", schema.ReplayHold))
+	long := strings.Repeat("x", 2<<20)
+	require.NoError(t, s.Return(t.Context(), "a", publisher.ToolResult{}, session.Failure{Type: long, Message: long, Code: long}))
+	failed := w.State("r1").Calls[0].Error
+	for _, text := range []string{failed.Type, failed.Message, failed.Code} {
+		require.Greater(t, len(text), 60<<10)
+		require.Less(t, len(text), 70<<10)
+	}
+}
+
 func TestCall_RequesterGone_NextRequesterGetsTheOutcome(t *testing.T) {
 	t.Parallel()
 	s := started(t, waymarktest.Start(t))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -92,6 +93,31 @@ func TestServe_OwnLoop_RetryableFailure_RunsOnce(t *testing.T) {
 	b.submit("r1", "Go.")
 	require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
 	require.True(t, b.w.State("r1").Calls[0].Error.Retryable)
+}
+
+// A result that no event can have is kept as text: the effect was made.
+func TestServe_DeepResult_IsKeptAsText(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","tools":[{"name":"look","replay":"hold"}]}}
+> {"id":1,"do":"model","run":"r1","turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Go."}]}]}
+< {"id":1,"calls":[{"id":"c1","name":"look","arguments":{}}]}
+> {"id":2,"do":"tool","run":"r1","turn":1,"epoch":2,"name":"look","arguments":{},"key":"r1.1.c1.1","attempt":1,"begin":true}
+< {"id":2,"begin":true}
+> {"id":2,"go":true,"within_ms":1}
+< {"id":2,"result":`+strings.Repeat("[", 900)+strings.Repeat("]", 900)+`}
+`), 0o600))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	b := newBench(t, "PLAY="+script)
+	b.work("one", []string{self})
+	b.submit("r1", "Go.")
+	t.Cleanup(func() {
+		failed, _ := os.ReadFile(script + ".failed")
+		require.Empty(t, string(failed))
+	})
+	require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
+	require.Contains(t, string(b.w.State("r1").Calls[0].Result), "keeps this result as text")
 }
 
 // A line that is wrong ends the program, with its number, and the program is started again.

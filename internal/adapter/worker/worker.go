@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/adapter/session"
 	"github.com/waymarkio/waymark/internal/base/pause"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -402,5 +403,5 @@ func (m *said) outcome(ctx context.Context) (publisher.ToolResult, error) {
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return publisher.ToolResult{Result: []byte(m.Result), IsError: m.IsError}, err
+	return session.Keepable(publisher.ToolResult{Result: []byte(m.Result), IsError: m.IsError}), err
 }
