@@ -226,7 +226,7 @@ func TestServe_ProgramGoesOnAfterStop_IsStoppedAgain(t *testing.T) {
 	require.NoError(t, err)
 	b := newBench(t, "PLAY="+script)
 	var log bytes.Buffer
-	end := b.work("one", []string{self}, func(c *worker.Config) { c.Log = zerolog.New(&log) })
+	end := b.work("one", []string{self}, func(c *worker.Config) { c.Log = zerolog.New(zerolog.SyncWriter(&log)) })
 	b.submit("r1", "Go.")
 	require.Eventually(t, func() bool {
 		played, _ := filepath.Glob(script + ".*") // a pattern of our own

@@ -80,7 +80,7 @@ func (b *bench) work(name string, command []string, more ...func(*worker.Config)
 	done, ready := make(chan error, 1), make(chan struct{})
 	var log bytes.Buffer
 	cfg := worker.Config{
-		Command: append([]string{"/usr/bin/env"}, append(slices.Clone(b.env), command...)...), Stderr: io.Discard, Log: zerolog.New(&log),
+		Command: append([]string{"/usr/bin/env"}, append(slices.Clone(b.env), command...)...), Stderr: io.Discard, Log: zerolog.New(zerolog.SyncWriter(&log)),
 		Connect: func(_ context.Context, agent string, change func(*publisher.Config)) (*publisher.Fleet, error) {
 			return b.w.Fleet(name, change), nil
 		},
