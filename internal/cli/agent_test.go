@@ -29,7 +29,7 @@ func TestAgentRun_NoServer_StartsOneThatStays(t *testing.T) {
 	out, err := run("agent", "run", "--", agent)
 	require.Error(t, err)
 	require.Contains(t, out, "no hook was called")
-	found := regexp.MustCompile(`started a local server, which stays \(process (\d+)`).FindStringSubmatch(out)
+	found := regexp.MustCompile(`started waymark serve, which stays \(process (\d+)`).FindStringSubmatch(out)
 	require.NotNil(t, found, out)
 	pid, err := strconv.Atoi(found[1])
 	require.NoError(t, err)

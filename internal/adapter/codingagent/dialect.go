@@ -1,13 +1,13 @@
 package codingagent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"go/version"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/waymarkio/waymark/internal/look/failure"
@@ -18,8 +18,9 @@ type Dialect struct {
 	// Name of the agent: of its program, and of the agent whose runs it works on.
 	Name string
 	// oldest is the first version that is supported, and update how to get a newer one.
-	oldest version
-	update string
+	oldest, update string
+	// directory is the variable that names its directory, and settings the file of the hooks in it.
+	directory, settings string
 	// hooks are the events that the bridge answers or records.
 	hooks []string
 	// result is in the transcript if it has the result of a call, whose id is %s.
@@ -29,18 +30,24 @@ type Dialect struct {
 // Claude and Codex are the dialects.
 var (
 	Claude = &Dialect{
-		Name: "claude", oldest: version{2, 1, 240}, result: `"tool_use_id":"%s"`,
+		Name: "claude", directory: "CLAUDE_CONFIG_DIR", settings: "settings.json", oldest: "2.1.240", result: `"tool_use_id":"%s"`,
 		update: "get a newer one: npm install -g @anthropic-ai/claude-code with Node 22 or later, or the native installer, claude install",
 		hooks: []string{
 			sessionStart, userPromptSubmit, messageDisplay, preToolUse, postToolUse, postToolUseFailure, postToolBatch, subagentStop, stop,
 		},
 	}
 	Codex = &Dialect{
-		Name: "codex", oldest: version{0, 169, 0}, result: `"call_id":"%s","output"`,
+		Name: "codex", directory: "CODEX_HOME", settings: "hooks.json", oldest: "0.169.0", result: `"call_id":"%s","output"`,
 		update: "get a newer one: npm install -g @openai/codex",
 		hooks:  []string{sessionStart, userPromptSubmit, preToolUse, postToolUse, subagentStop, stop},
 	}
 )
+
+// home is the agent's directory of the user.
+func (d *Dialect) home() string {
+	home, _ := os.UserHomeDir()
+	return cmp.Or(os.Getenv(d.directory), filepath.Join(home, "."+d.Name))
+}
 
 // Events of hooks, as both agents name them.
 const (
@@ -67,25 +74,14 @@ func Of(program string) *Dialect {
 	return nil
 }
 
-// version of an agent: major, minor, patch.
-type version [3]int
-
-var versions = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)`)
-
-func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]) }
-
 // Check fails unless the version is supported that the program printed for --version.
 func (d *Dialect) Check(answer string) error {
-	found := versions.FindStringSubmatch(answer)
-	if found == nil {
+	found := regexp.MustCompile(`\d+\.\d+\.\d+`).FindString(answer)
+	switch {
+	case found == "":
 		return failure.New(failure.Usage, "", "%s --version printed no version: %.80q", d.Name, answer)
-	}
-	var v version
-	for i := range v {
-		v[i], _ = strconv.Atoi(found[i+1]) // digits
-	}
-	if slices.Compare(v[:], d.oldest[:]) < 0 {
-		return failure.New(failure.Usage, d.update, "%s %s is too old: waymark needs %s or later", d.Name, v, d.oldest)
+	case version.Compare("go"+found, "go"+d.oldest) < 0: // Go's versions have the same order
+		return failure.New(failure.Usage, d.update, "%s %s is too old: waymark needs %s or later", d.Name, found, d.oldest)
 	}
 	return nil
 }

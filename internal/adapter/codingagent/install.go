@@ -34,17 +34,10 @@ var own = func() (patterns []*regexp.Regexp) {
 
 // SettingsFile is where the agent looks for hooks: the user's, or those of the project in the working directory.
 func (d *Dialect) SettingsFile(project bool) string {
-	name, dir := "settings.json", os.Getenv("CLAUDE_CONFIG_DIR")
-	if d == Codex {
-		name, dir = "hooks.json", os.Getenv("CODEX_HOME")
-	}
-	if home, _ := os.UserHomeDir(); dir == "" {
-		dir = filepath.Join(home, "."+d.Name)
-	}
 	if project {
-		dir = "." + d.Name
+		return filepath.Join("."+d.Name, d.settings)
 	}
-	return filepath.Join(dir, name)
+	return filepath.Join(d.home(), d.settings)
 }
 
 // Installed returns the text of a settings file with hooks that call command, or without waymark's hooks if it is empty.
@@ -62,35 +55,30 @@ func (d *Dialect) Installed(text []byte, command string) ([]byte, error) {
 	if command == "" {
 		return text, nil
 	}
-	put := func(add []byte, into jsontext.Pointer, bracket jsontext.Kind) bool {
+	put := func(add string, into jsontext.Pointer, end jsontext.Kind) bool { // as the last element or member
 		d := jsontext.NewDecoder(bytes.NewReader(text))
-		for t, err := d.ReadToken(); err == nil; t, err = d.ReadToken() {
-			if d.StackPointer() != into || t.Kind() != bracket {
-				continue
+		for at := d.InputOffset(); ; at = d.InputOffset() {
+			t, err := d.ReadToken()
+			if err != nil {
+				return false
 			}
-			at := d.InputOffset()
-			if end := d.PeekKind(); end == '}' || end == ']' {
-				add = slices.Concat([]byte(" "), add)
-			} else {
-				add = append(add, ',')
+			if d.StackPointer() == into && t.Kind() == end {
+				before := ","
+				if text[at-1] == '{' || text[at-1] == '[' {
+					before = " "
+				}
+				text = slices.Concat(text[:at], []byte(before+add), text[at:])
+				return true
 			}
-			text = slices.Concat(text[:at], add, text[at:])
-			return true
 		}
-		return false
 	}
-	var fresh [][]byte
 	for _, event := range append(slices.Clone(d.hooks), sessionEnd) {
 		group, err := json.Marshal(hookGroup{[]hook{d.hook(event, "exec "+command+" --of "+d.Name)}})
 		if err != nil {
 			return nil, err
 		}
-		if !put(group, jsontext.Pointer("/hooks/"+event), '[') {
-			fresh = append(fresh, fmt.Appendf(nil, `"%s":[%s]`, event, group))
-		}
-	}
-	if events := bytes.Join(fresh, []byte(",")); len(events) > 0 && !put(events, "/hooks", '{') {
-		put(fmt.Appendf(nil, `"hooks":{%s}`, events), "", '{')
+		member := fmt.Sprintf(`"%s":[%s]`, event, group)
+		_ = put(string(group), jsontext.Pointer("/hooks/"+event), ']') || put(member, "/hooks", '}') || put(`"hooks":{`+member+`}`, "", '}')
 	}
 	if !jsontext.Value(text).IsValid() {
 		return nil, errors.New("its hooks are no object with an array for each event")
@@ -104,11 +92,12 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 	if to, err := filepath.EvalSymlinks(file); err == nil {
 		file = to
 	}
+	if info, err := os.Stat(file); err == nil {
+		mode = info.Mode().Perm()
+	}
 	was, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		was, err = []byte(created), nil
-	} else if info, err := os.Stat(file); err == nil {
-		mode = info.Mode().Perm()
 	}
 	var text []byte
 	if err == nil {
@@ -132,11 +121,9 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 		}
 		err = durable.Replace(file, func(to io.Writer) error {
 			_, err := to.Write(text)
-			if f, ok := to.(*os.File); ok {
-				err = errors.Join(err, f.Chmod(mode))
-			}
 			return err
 		})
+		err = errors.Join(err, os.Chmod(file, mode))
 	}
 	if err == nil {
 		w.say("%s: %s", file, said)

@@ -34,7 +34,8 @@ func TestInstall_AnySettings_UninstallGivesThemBack(t *testing.T) {
 			}
 			require.NoError(t, json.Unmarshal(with, &read), "%s", with)
 			for _, event := range []string{"SessionStart", "PreToolUse", "PostToolUse", "Stop", "SessionEnd"} {
-				require.Equal(t, "exec "+command+" --of "+d.Name, read.Hooks[event][0].Hooks[0].Command, "%s: %s", event, with)
+				groups := read.Hooks[event]
+				require.Equal(t, "exec "+command+" --of "+d.Name, groups[len(groups)-1].Hooks[0].Command, "%s: %s", event, with)
 			}
 			again, err := d.Installed(with, command)
 			require.NoError(t, err)

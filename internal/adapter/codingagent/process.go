@@ -1,6 +1,7 @@
 package codingagent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -111,12 +112,7 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 }
 
 // exitText says how a process has ended.
-func exitText(err error) string {
-	if err == nil {
-		return "exit status 0"
-	}
-	return err.Error()
-}
+func exitText(err error) string { return cmp.Or(err, errors.New("exit status 0")).Error() }
 
 // command is the agent's command line with its hooks, which find the bridge by the file.
 func (p *process) command(ctx context.Context, at Endpoint, file string) (*exec.Cmd, error) {
@@ -144,7 +140,7 @@ func (p *process) command(ctx context.Context, at Endpoint, file string) (*exec.
 func Quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // Ask passes the input of a hook on to the bridge that a file names, and returns the answer.
-func Ask(ctx context.Context, file string, input io.Reader) ([]byte, error) {
+func Ask(ctx context.Context, file string, input []byte) ([]byte, error) {
 	var at Endpoint
 	text, err := os.ReadFile(file)
 	if err == nil {
@@ -153,7 +149,7 @@ func Ask(ctx context.Context, file string, input io.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the session's bridge is gone: %w", err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, input)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, bytes.NewReader(input))
 	if err != nil {
 		return nil, err
 	}
@@ -175,16 +171,10 @@ var errGone = errors.New("its process is gone")
 
 // watch waits for the end of an agent. The end of the context asks the agent to end.
 func (p *process) watch(ctx context.Context) error {
-	stopped, look := ctx.Done(), time.NewTicker(time.Second)
-	defer look.Stop()
+	defer context.AfterFunc(ctx, func() { _ = p.agent.Signal(syscall.SIGTERM) })() // it may have ended
 	_, err := io.WriteString(p.Stdout, "ready\n")
 	for err == nil && p.agent.Signal(syscall.Signal(0)) == nil {
-		select {
-		case <-stopped:
-			stopped = nil
-			_ = p.agent.Signal(syscall.SIGTERM) // it may have ended
-		case <-look.C:
-		}
+		<-time.After(time.Second)
 	}
 	return errGone
 }
@@ -196,9 +186,5 @@ func (w *Worker) Watch(ctx context.Context, pid int, file string) error {
 	if err != nil {
 		return err
 	}
-	end, err := (&process{Worker: w, agent: agent, file: file}).wait(ctx)
-	if err != nil || end.run == nil {
-		return err
-	}
-	return w.finish(ctx, end)
+	return (&process{Worker: w, agent: agent, file: file}).record(ctx)
 }

@@ -70,16 +70,15 @@ func (d *Dialect) session(args []string, id string, again bool) []string {
 
 // sessionFile is where the agent looks for a session that it resumes.
 func (d *Dialect) sessionFile(dir, session string) string {
-	home, _ := os.UserHomeDir()
 	if d == Codex {
-		sessions := filepath.Join(cmp.Or(os.Getenv("CODEX_HOME"), filepath.Join(home, ".codex")), "sessions")
+		sessions := filepath.Join(d.home(), "sessions")
 		if found, _ := filepath.Glob(filepath.Join(sessions, "*", "*", "*", "rollout-*-"+session+".jsonl")); len(found) > 0 {
 			return found[0]
 		}
 		return filepath.Join(sessions, "2000", "01", "01", "rollout-2000-01-01T00-00-00-"+session+".jsonl")
 	}
 	name := regexp.MustCompile(`[^0-9A-Za-z]`).ReplaceAllString(dir, "-")
-	return filepath.Join(cmp.Or(os.Getenv("CLAUDE_CONFIG_DIR"), filepath.Join(home, ".claude")), "projects", name, session+".jsonl")
+	return filepath.Join(d.home(), "projects", name, session+".jsonl")
 }
 
 // writeSession writes the file from which the agent resumes a session. The state has its large fields loaded.
@@ -115,7 +114,7 @@ func claudeLines(dir, session string, items []item) (lines []object) {
 		}
 		lines = append(lines, object{
 			"parentUuid": parent, "uuid": id, "sessionId": session, "type": role, "message": message,
-			"timestamp": at, "cwd": dir, "isSidechain": false, "userType": "external", "version": Claude.oldest.String(),
+			"timestamp": at, "cwd": dir, "isSidechain": false, "userType": "external", "version": Claude.oldest,
 		})
 		parent = id
 	}
@@ -138,7 +137,7 @@ func codexLines(dir, session string, items []item) []object {
 		at = items[0].time
 	}
 	lines := []object{{"timestamp": at, "type": "session_meta", "payload": object{
-		"id": session, "timestamp": at, "cwd": dir, "originator": "waymark", "cli_version": Codex.oldest.String(), "source": "exec",
+		"id": session, "timestamp": at, "cwd": dir, "originator": "waymark", "cli_version": Codex.oldest, "source": "exec",
 	}}}
 	add := func(at string, payload object) {
 		lines = append(lines, object{"timestamp": at, "type": "response_item", "payload": payload})

@@ -60,6 +60,9 @@ func (t Tools) Policy() publisher.Policy {
 
 // Run runs one session, and returns once its agent has ended.
 func (w *Worker) Run(ctx context.Context, args []string) (err error) {
+	if err = w.Check(ctx); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--settings") }) {
 		return failure.New(failure.Usage, "put the settings into a file that "+w.Dialect.Name+" reads by itself", "--settings is the flag by which waymark gives %s its hooks", w.Dialect.Name)
 	}
@@ -69,6 +72,11 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
+	return p.record(ctx)
+}
+
+// record runs the agent, and records how it ended.
+func (p *process) record(ctx context.Context) error {
 	end, err := p.wait(ctx)
 	if err != nil {
 		return err
@@ -76,12 +84,15 @@ func (w *Worker) Run(ctx context.Context, args []string) (err error) {
 	if end.run == nil {
 		return end.stopped
 	}
-	return w.finish(ctx, end)
+	return p.finish(ctx, end)
 }
 
 // Serve claims runs of the agent, and runs a session for each, until ctx ends: with args, and the task or a request to go
 // on as its prompt. Each works in the directory that its run names, if it is here, else in the one of this process.
 func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
+	if err := w.Check(ctx); err != nil {
+		return err
+	}
 	executor, err := w.Fleet.NewExecutor(publisher.ExecutorSpec{
 		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 			w.Dialect.Name: func(context.Context, *publisher.Run) (publisher.Work, error) {

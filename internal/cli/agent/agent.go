@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -33,6 +32,7 @@ type Cmd struct {
 	Install   InstallCmd   `cmd:"" serverless:"" help:"Record the sessions that a person begins: write hooks into the agent's settings."`
 	Uninstall UninstallCmd `cmd:"" serverless:"" help:"Take away the hooks that install wrote."`
 	Hook      HookCmd      `cmd:"" serverless:"" help:"Pass the input of a hook on to its bridge. Agents start it."`
+	Watch     WatchCmd     `cmd:"" hidden:""`
 }
 
 // Settings are the flags of the commands that run an agent.
@@ -60,25 +60,17 @@ func newWorker(a *base.App, program string) (*codingagent.Worker, error) {
 	return w, nil
 }
 
-// with calls use with a worker for the program that the arguments begin with, and the others. With check the program's
-// version must be supported.
-func (s Settings) with(ctx context.Context, a *base.App, args []string, check bool, use func(w *codingagent.Worker, args []string) error) error {
+// with calls use with a worker for the program that the arguments begin with, and the others.
+func (s Settings) with(ctx context.Context, a *base.App, args []string, use func(w *codingagent.Worker, args []string) error) error {
 	if args = base.Program(args); len(args) == 0 {
 		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
 	}
-	program := args[0]
-	w, err := newWorker(a, program)
+	w, err := newWorker(a, args[0])
 	if err != nil {
 		return err
 	}
 	if w.Tools, err = codingagent.ReadTools(s.Tools); err != nil {
 		return &failure.Error{Code: failure.Usage, What: err.Error(), Err: err}
-	}
-	if check {
-		err = w.Check(ctx)
-	}
-	if err != nil {
-		return err
 	}
 	cl, err := connect(ctx, a)
 	if err != nil {
@@ -94,67 +86,59 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, check bo
 	return errors.Join(err, base.CloseFleet(ctx, w.Fleet))
 }
 
-// stateDirectory makes the state directory.
-func stateDirectory(a *base.App) (string, error) {
+// connect connects to the server, and starts a local one if there is none.
+func connect(ctx context.Context, a *base.App) (cl *base.Client, err error) {
+	dir, _ := a.StateDirectory() // it fails below if it is needed
+	failed := orStart(ctx, a, func() bool {
+		cl, err = a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
+		return !errors.Is(err, natsconn.ErrNoServer)
+	}, "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
+	if failed != nil {
+		return nil, &failure.Error{Code: failure.Unavailable, What: "cannot start a local server: " + failed.Error(), Hint: "start one with: waymark serve", Err: failed}
+	}
+	return cl, err
+}
+
+// orStart calls found. If that is false, it starts this program with arguments, waits until it is ready, and calls found
+// again. What it starts outlives this process. Of processes that do the same at once, one starts it.
+func orStart(ctx context.Context, a *base.App, found func() bool, args ...string) error {
+	if found() {
+		return nil
+	}
 	dir, err := a.StateDirectory()
-	if err != nil {
-		return "", err
-	}
-	return dir, os.MkdirAll(dir, 0o700)
-}
-
-// connect connects to the server, and starts a local one if there is none. Of agents that begin at once, one starts it.
-func connect(ctx context.Context, a *base.App) (*base.Client, error) {
-	dir, err := stateDirectory(a)
-	if err == nil {
-		lock := flock.New(filepath.Join(dir, "agent-serve.lock"))
-		err = lock.Lock()
-		defer func() { _ = lock.Unlock() }()
-	}
-	cl, failed := a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
-	if !errors.Is(failed, natsconn.ErrNoServer) {
-		return cl, failed
-	}
-	if err == nil {
-		err = startServer(ctx, a, dir)
-	}
-	if err != nil {
-		return nil, &failure.Error{Code: failure.Unavailable, What: "cannot start a local server: " + err.Error(), Hint: "start one with: waymark serve", Err: err}
-	}
-	return a.Connect(ctx, nats.Name("waymark agent"), nats.MaxReconnects(-1))
-}
-
-// startServer starts waymark serve. It outlives this process, so that others can look at the run, and settle it.
-func startServer(ctx context.Context, a *base.App, dir string) error {
-	return start(ctx, a, dir, "a local server", "serve", "--state-dir", dir, "--fleet", a.Fleet, "--http", "off")
-}
-
-// start starts this program with arguments, and waits until it is ready. It outlives this process.
-func start(ctx context.Context, a *base.App, dir, what string, args ...string) error {
-	program, err := os.Executable()
 	if err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
 	name := filepath.Join(dir, "agent-"+args[0]+".log")
+	lock := flock.New(filepath.Join(dir, "agent-"+args[0]+".lock"))
+	if err = errors.Join(os.MkdirAll(dir, 0o700), lock.Lock()); err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+	if found() {
+		return nil
+	}
 	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err //nolint:wrapcheck // it names the file
 	}
 	defer func() { _ = log.Close() }() // the child has its own
+	program, failed := os.Executable()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	cmd.Stderr = log
 	group.Own(cmd)
 	ready, err := cmd.StdoutPipe()
-	if err == nil {
+	if err = errors.Join(failed, err); err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // it names the program
+		return err
 	}
 	if _, err := ready.Read(make([]byte, 1)); err != nil {
 		return fmt.Errorf("it ended: see %s", name)
 	}
-	_ = a.Say(a.Stderr, "waymark: started %s, which stays (process %d, log in %s)", what, cmd.Process.Pid, name)
+	_ = a.Say(a.Stderr, "waymark: started waymark %s, which stays (process %d, log in %s)", args[0], cmd.Process.Pid, name)
+	found()
 	return cmd.Process.Release()
 }
 
@@ -176,7 +160,7 @@ Examples:
 
 // Run runs the session until its agent has ended.
 func (c RunCmd) Run(ctx context.Context, a *base.App) error {
-	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
+	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
 }
 
 // ServeCmd is waymark agent serve.
@@ -201,68 +185,68 @@ func (c ServeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Sessions < 1 {
 		return failure.New(failure.Usage, "use 1 or more", "--sessions %d is not above 0", c.Sessions)
 	}
-	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
+	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
 }
 
 // HookCmd is waymark agent hook.
 type HookCmd struct {
-	Settings
 	Bridge string `arg:"" optional:"" type:"path" help:"File that names the bridge."`
 	Of     string `placeholder:"AGENT" help:"Agent that has the hooks of install: claude or codex. Its first hook starts the bridge."`
-	Watch  int    `placeholder:"PID" help:"Be the bridge of this process of the agent, until it ends."`
 }
 
-// Run passes standard input on to the bridge, and prints its answer. Each failure refuses the tool: to the agents, exit
-// code 2 with a text on standard error is a refusal.
+// Run passes standard input on to the bridge, and prints its answer. A failure refuses the tool: to the agents, exit code 2
+// with a text on standard error is a refusal. For hooks of install other events than tools go on unrecorded.
 func (c HookCmd) Run(ctx context.Context, a *base.App) error {
-	if c.Watch != 0 {
-		return c.with(ctx, a, []string{c.Of}, false, func(w *codingagent.Worker, _ []string) error { return w.Watch(ctx, c.Watch, c.Bridge) })
+	if c.Of != "" && os.Getenv(codingagent.Supervised) != "" {
+		return nil
 	}
-	said, err := c.ask(ctx, a)
-	if err != nil {
+	input, err := io.ReadAll(a.Stdin)
+	begins, guards := codingagent.Begins(input)
+	var answer []byte
+	if err == nil {
+		answer, err = c.ask(ctx, a, input, begins)
+	}
+	switch {
+	case err == nil:
+	case guards || c.Of == "":
 		return failure.New(failure.Usage, "", "not recorded, so it is refused: %v", err)
+	default:
+		answer, _ = json.Marshal(map[string]string{"systemMessage": "waymark: not recorded, and tools will be refused: " + err.Error()}) // a text
 	}
-	_, err = a.Stdout.Write(said)
+	_, err = a.Stdout.Write(answer)
 	return err //nolint:wrapcheck // as it is
 }
 
-// ask asks the bridge. For hooks of install only a tool is refused, and other events go on unrecorded.
-func (c HookCmd) ask(ctx context.Context, a *base.App) ([]byte, error) {
+// ask asks the bridge: for hooks of install that of the agent, which is the parent of this process, because the shell of
+// the hook is replaced by it. At the start of a session it starts the bridge if there is none.
+func (c HookCmd) ask(ctx context.Context, a *base.App, input []byte, begins bool) (answer []byte, err error) {
 	if c.Of == "" {
-		return codingagent.Ask(ctx, c.Bridge, a.Stdin) //nolint:wrapcheck // the caller does
+		return codingagent.Ask(ctx, c.Bridge, input) //nolint:wrapcheck // the caller does
 	}
-	if os.Getenv(codingagent.Supervised) != "" {
-		return nil, nil
-	}
-	input, err := io.ReadAll(a.Stdin)
+	dir, err := a.StateDirectory()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller does
 	}
-	begins, guards := codingagent.Begins(input)
-	said, err := c.reach(ctx, a, input, begins)
-	if err != nil && !guards {
-		return json.Marshal(map[string]string{"systemMessage": "waymark: not recorded, and tools will be refused: " + err.Error()}) //nolint:wrapcheck // a text
-	}
-	return said, err
-}
-
-// reach asks the bridge of the agent that is the parent of this process: the shell of the hook is replaced by it. At the
-// start of a session it starts the bridge if there is none.
-func (c HookCmd) reach(ctx context.Context, a *base.App, input []byte, begins bool) ([]byte, error) {
-	dir, err := stateDirectory(a)
-	if err != nil {
-		return nil, err
-	}
 	pid := strconv.Itoa(os.Getppid())
 	file := filepath.Join(dir, "agent-"+pid+".json")
-	said, err := codingagent.Ask(ctx, file, bytes.NewReader(input))
-	if err == nil || !begins || len(said) > 0 { // also a bridge that refuses is there
-		return said, err //nolint:wrapcheck // the caller does
-	}
-	if err := start(ctx, a, dir, "a bridge", "agent", "hook", "--of", c.Of, "--watch", pid, file); err != nil {
-		return nil, err
-	}
-	return codingagent.Ask(ctx, file, bytes.NewReader(input)) //nolint:wrapcheck // the caller does
+	failed := orStart(ctx, a, func() bool {
+		answer, err = codingagent.Ask(ctx, file, input)
+		return err == nil || !begins || len(answer) > 0 // a bridge that refuses is there
+	}, "agent", "watch", c.Of, pid, file)
+	return answer, cmp.Or(failed, err)
+}
+
+// WatchCmd is the bridge that an installed hook starts.
+type WatchCmd struct {
+	Settings
+	Agent string `arg:""`
+	PID   int    `arg:""`
+	File  string `arg:"" type:"path"`
+}
+
+// Run serves the hooks of the process until it ends.
+func (c WatchCmd) Run(ctx context.Context, a *base.App) error {
+	return c.with(ctx, a, []string{c.Agent}, func(w *codingagent.Worker, _ []string) error { return w.Watch(ctx, c.PID, c.File) })
 }
 
 // InstallCmd is waymark agent install.

@@ -40,7 +40,7 @@ func (w *world) transcripts() (text string) {
 func (w *world) bridges() (pids []int) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range lines {
-		if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte("\x00--watch\x00")) && bytes.Contains(text, []byte(w.state)) {
+		if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte("\x00watch\x00")) && bytes.Contains(text, []byte(w.state)) {
 			pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
 			pids = append(pids, pid)
 		}
