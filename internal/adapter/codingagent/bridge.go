@@ -40,16 +40,16 @@ type Config struct {
 // Bridge answers the hooks of one process of an agent.
 type Bridge struct {
 	config Config
-	// heard: a hook was called.
-	heard atomic.Bool
+	// called: a hook was called.
+	called atomic.Bool
 
 	mu sync.Mutex
 	// All below belongs to the session with the id.
 	id      string
 	session *session.Session
 	unwatch context.CancelFunc
-	// told is the state of a run that was taken over, until the model is told what it lacks.
-	told *schema.State
+	// untold is the state of a run that was taken over, until the model is told what it lacks.
+	untold *schema.State
 	// over is why nothing more may begin.
 	over error
 	// parts of messages that are not complete, and the latest complete message.
@@ -69,7 +69,7 @@ func New(ctx context.Context, config Config, id string, run *publisher.Run, stat
 // attach makes run the run of the session. mu is held, or b is new.
 func (b *Bridge) attach(ctx context.Context, id string, run *publisher.Run, state *schema.State) {
 	s := session.New(run)
-	b.id, b.session, b.told, b.over, b.parts, b.last = id, s, state, nil, make(map[string]string), ""
+	b.id, b.session, b.untold, b.over, b.parts, b.last = id, s, state, nil, make(map[string]string), ""
 	ctx, cancel := run.Context(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { b.end(s, context.Cause(ctx)) })
 	b.unwatch = func() { stop(); cancel() }
@@ -128,17 +128,17 @@ func (b *Bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not the input of a hook: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	b.heard.Store(true)
-	said, err := b.handle(r.Context(), &e)
+	b.called.Store(true)
+	reply, err := b.handle(r.Context(), &e)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	if said == nil {
-		said = &answer{}
+	if reply == nil {
+		reply = &answer{}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(said) // an agent that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(reply) // an agent that has gone needs no answer
 }
 
 // handle records an event. A nil answer lets the agent go on.
@@ -221,8 +221,8 @@ func (b *Bridge) left(ctx context.Context) error {
 // tell gives the model the news, once.
 func (b *Bridge) tell(e *event) *answer {
 	b.mu.Lock()
-	state := b.told
-	b.told = nil
+	state := b.untold
+	b.untold = nil
 	b.mu.Unlock()
 	if state == nil {
 		return nil
@@ -269,14 +269,14 @@ func (b *Bridge) refused(e *event, err error) (*answer, error) {
 	if e.Name != preToolUse {
 		return nil, err
 	}
-	said := deny(err.Error())
+	reply := deny(err.Error())
 	b.mu.Lock()
 	over := b.over
 	b.mu.Unlock()
 	if over != nil && b.config.Dialect == Claude {
-		said.Continue, said.StopReason = new(bool), "waymark: "+over.Error()
+		reply.Continue, reply.StopReason = new(bool), "waymark: "+over.Error()
 	}
-	return said, nil
+	return reply, nil
 }
 
 // returned records the outcome of a call. Other calls than those that run have one, or were begun by an earlier process.

@@ -106,15 +106,15 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 	if err != nil {
 		return failure.New(failure.Usage, "", "%s is left as it is: %v", file, err)
 	}
-	said := "written"
+	change := "written"
 	switch {
 	case preview != nil:
 		_, err = preview.Write(text)
 		return err
 	case bytes.Equal(was, text):
-		said = "nothing to change"
+		change = "nothing to change"
 	case string(text) == created:
-		err, said = os.Remove(file), "removed"
+		err, change = os.Remove(file), "removed"
 	default:
 		if err = os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return err
@@ -126,7 +126,7 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 		err = errors.Join(err, os.Chmod(file, mode))
 	}
 	if err == nil {
-		w.say("%s: %s", file, said)
+		w.say("%s: %s", file, change)
 	}
 	return err
 }

@@ -105,7 +105,7 @@ func (p *process) wait(ctx context.Context) (*ended, error) {
 		_ = server.Close()
 	}
 	end.run, end.stopped, end.last = bridge.Close(), context.Cause(ctx), bridge.Last()
-	if (end.run == nil && p.agent == nil || !bridge.heard.Load()) && end.stopped == nil {
+	if (end.run == nil && p.agent == nil || !bridge.called.Load()) && end.stopped == nil {
 		return nil, failure.New(failure.General, "hooks may be switched off, for example by --bare or disableAllHooks", "%s recorded nothing: no hook was called (%s)", p.Program, exitText(end.exit))
 	}
 	return end, nil
@@ -159,11 +159,11 @@ func Ask(ctx context.Context, file string, input []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	said, err := io.ReadAll(response.Body)
+	reply, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s", strings.TrimSpace(string(said)))
+		err = fmt.Errorf("%s", strings.TrimSpace(string(reply)))
 	}
-	return said, err
+	return reply, err
 }
 
 // errGone is the end of an agent that waymark has not started: it has not said that its session ends.

@@ -32,11 +32,11 @@ type Worker struct {
 
 // Check fails unless the version of the program is supported.
 func (w *Worker) Check(ctx context.Context) error {
-	said, err := exec.CommandContext(ctx, w.Program, "--version").Output()
+	printed, err := exec.CommandContext(ctx, w.Program, "--version").Output()
 	if err != nil {
 		return failure.New(failure.NotFound, "install it, or name its path", "%s --version: %v", w.Program, err)
 	}
-	return w.Dialect.Check(string(said))
+	return w.Dialect.Check(string(printed))
 }
 
 // say tells the person who runs the agent.
@@ -60,9 +60,6 @@ func (t Tools) Policy() publisher.Policy {
 
 // Run runs one session, and returns once its agent has ended.
 func (w *Worker) Run(ctx context.Context, args []string) (err error) {
-	if err = w.Check(ctx); err != nil {
-		return err
-	}
 	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--settings") }) {
 		return failure.New(failure.Usage, "put the settings into a file that "+w.Dialect.Name+" reads by itself", "--settings is the flag by which waymark gives %s its hooks", w.Dialect.Name)
 	}
@@ -90,9 +87,6 @@ func (p *process) record(ctx context.Context) error {
 // Serve claims runs of the agent, and runs a session for each, until ctx ends: with args, and the task or a request to go
 // on as its prompt. Each works in the directory that its run names, if it is here, else in the one of this process.
 func (w *Worker) Serve(ctx context.Context, args []string, capacity int) error {
-	if err := w.Check(ctx); err != nil {
-		return err
-	}
 	executor, err := w.Fleet.NewExecutor(publisher.ExecutorSpec{
 		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 			w.Dialect.Name: func(context.Context, *publisher.Run) (publisher.Work, error) {
@@ -227,7 +221,7 @@ const lookAgain = 2 * time.Second
 
 // settle closes what the earlier process left open.
 func (w *Worker) settle(ctx context.Context, run *publisher.Run, wait bool) error {
-	for said := false; ; said = true {
+	for asked := false; ; asked = true {
 		if err := run.Sync(ctx); err != nil { // a late result, or a person's decision
 			return err
 		}
@@ -236,7 +230,7 @@ func (w *Worker) settle(ctx context.Context, run *publisher.Run, wait bool) erro
 		if !ok || !wait {
 			return err
 		}
-		if !said {
+		if !asked {
 			w.say("call %s of tool %s is in doubt. Look for a running child of the earlier process, then settle it, and this command goes on:\n%s",
 				held.Key.ToolCallID, held.Name, held.Command)
 		}

@@ -44,9 +44,6 @@ type Settings struct {
 // newWorker returns a worker of the program of an agent.
 func newWorker(a *base.App, program string) (*codingagent.Worker, error) {
 	own, err := os.Executable()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the call
-	}
 	w := &codingagent.Worker{
 		Dialect: codingagent.Of(program), Program: program, Hook: codingagent.Quoted(own) + " agent hook",
 		Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
@@ -57,11 +54,12 @@ func newWorker(a *base.App, program string) (*codingagent.Worker, error) {
 	if w.Dialect == nil {
 		return nil, failure.New(failure.Usage, "name claude or codex, with its arguments behind it", "%s is not an agent that waymark knows", program)
 	}
-	return w, nil
+	return w, err //nolint:wrapcheck // it names the call
 }
 
-// with calls use with a worker for the program that the arguments begin with, and the others.
-func (s Settings) with(ctx context.Context, a *base.App, args []string, use func(w *codingagent.Worker, args []string) error) error {
+// with calls use with a worker for the program that the arguments begin with, and the others. With check the program's
+// version must be supported.
+func (s Settings) with(ctx context.Context, a *base.App, args []string, check bool, use func(w *codingagent.Worker, args []string) error) error {
 	if args = base.Program(args); len(args) == 0 {
 		return failure.New(failure.Usage, "name it after --: waymark agent run -- claude", "no agent is given")
 	}
@@ -71,6 +69,11 @@ func (s Settings) with(ctx context.Context, a *base.App, args []string, use func
 	}
 	if w.Tools, err = codingagent.ReadTools(s.Tools); err != nil {
 		return &failure.Error{Code: failure.Usage, What: err.Error(), Err: err}
+	}
+	if check {
+		if err := w.Check(ctx); err != nil {
+			return err
+		}
 	}
 	cl, err := connect(ctx, a)
 	if err != nil {
@@ -160,7 +163,7 @@ Examples:
 
 // Run runs the session until its agent has ended.
 func (c RunCmd) Run(ctx context.Context, a *base.App) error {
-	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
+	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Run(ctx, args) })
 }
 
 // ServeCmd is waymark agent serve.
@@ -185,7 +188,7 @@ func (c ServeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Sessions < 1 {
 		return failure.New(failure.Usage, "use 1 or more", "--sessions %d is not above 0", c.Sessions)
 	}
-	return c.with(ctx, a, c.Args, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
+	return c.with(ctx, a, c.Args, true, func(w *codingagent.Worker, args []string) error { return w.Serve(ctx, args, c.Sessions) })
 }
 
 // HookCmd is waymark agent hook.
@@ -246,7 +249,7 @@ type WatchCmd struct {
 
 // Run serves the hooks of the process until it ends.
 func (c WatchCmd) Run(ctx context.Context, a *base.App) error {
-	return c.with(ctx, a, []string{c.Agent}, func(w *codingagent.Worker, _ []string) error { return w.Watch(ctx, c.PID, c.File) })
+	return c.with(ctx, a, []string{c.Agent}, false, func(w *codingagent.Worker, _ []string) error { return w.Watch(ctx, c.PID, c.File) })
 }
 
 // InstallCmd is waymark agent install.
