@@ -29,6 +29,7 @@ type Cmd struct {
 	URL      string   `name:"url" placeholder:"URL" help:"Address of an MCP server that is reached by HTTP, in place of a command."`
 	Token    string   `name:"token-variable" placeholder:"VARIABLE" help:"Environment variable that has the bearer token for the address."`
 	ID       string   `name:"run" placeholder:"ID" environ:"WAYMARK_MCP_RUN" help:"Run that the calls belong to; it is started, or taken over (WAYMARK_MCP_RUN; default: one for each session of Claude Code or Codex, or a new one)."`
+	Server   string   `placeholder:"NAME" environ:"WAYMARK_MCP_SERVER" help:"Name of the server, which tells its runs apart from another server's (WAYMARK_MCP_SERVER; default: by the command or the address)."`
 	Policies string   `placeholder:"FILE" environ:"WAYMARK_MCP_POLICIES" help:"Replay policies of tools, a line each, which are stricter than the server's annotations (WAYMARK_MCP_POLICIES)."`
 	Trust    bool     `help:"Let the file be looser than the annotations."`
 	Name     string   `placeholder:"EXECUTOR" environ:"WAYMARK_EXECUTOR" help:"Name of the executor (WAYMARK_EXECUTOR; default: from the host, a new one for each process)."`
@@ -48,6 +49,8 @@ Examples:
 // Run passes messages on until the client has closed standard input.
 func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	command := base.Program(c.Command)
+	// The command and the address, which may have secrets, tell servers apart.
+	digest := sha256.Sum256([]byte(strings.Join(append(command, c.URL, c.Token), "\x00")))
 	if (len(command) == 0) == (c.URL == "") {
 		return failure.New(failure.Usage, "name a command after --, or an address with --url", "there must be one MCP server")
 	}
@@ -71,7 +74,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		if err != nil || address.Host == "" {
 			return failure.New(failure.Usage, "use such as https://example.com/mcp", "--url is not an address")
 		}
-		cfg.Name, cfg.Web = address.Host+address.Path, new(adapter.Web)
+		c.Server, cfg.Web = cmp.Or(c.Server, fmt.Sprintf("%s%s-%x", address.Host, address.Path, digest[:4])), new(adapter.Web)
 		if c.Token != "" {
 			if cfg.Web.Token = a.Getenv(c.Token); cfg.Web.Token == "" {
 				return failure.New(failure.Usage, "set it, or leave out --token-variable", "the variable %s has no token", c.Token)
@@ -81,10 +84,9 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	} else {
 		server := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) // it ends behind its last call
 		server.Stderr = a.Stderr
-		// The arguments, which may have secrets, tell servers with the same program apart.
-		arguments := sha256.Sum256([]byte(strings.Join(command, "\x00")))
-		cfg.Name, cfg.Server = fmt.Sprintf("%s-%x", filepath.Base(command[0]), arguments[:4]), adapter.Child{Cmd: server}
+		c.Server, cfg.Server = cmp.Or(c.Server, fmt.Sprintf("%s-%x", filepath.Base(command[0]), digest[:4])), adapter.Child{Cmd: server}
 	}
+	cfg.Name = c.Server
 	if a.Getenv(codingagent.Supervised) != "" { // each call has one record
 		cfg.Log.Info().Msg("the hooks of the agent record its calls: this process records none")
 		return adapter.Serve(ctx, cfg)

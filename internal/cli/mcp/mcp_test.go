@@ -349,6 +349,27 @@ func TestCall_SettledBetweenProcesses_IsTheSameCall(t *testing.T) {
 	require.Len(t, b.effects("charge"), 2)
 }
 
+// Two servers with the same command in one session of a client.
+func TestServe_SameCommand_NamesTellTheRunsApart(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][]string{{"one", "two"}} {
+		b := newBank(t)
+		var servers []*mcp.ClientSession
+		for _, name := range names {
+			cmd := b.command()
+			cmd.Env = append(cmd.Env, "CLAUDE_CODE_SESSION_ID=0195c1f0-1111-4111-8111-111111111111", "WAYMARK_MCP_SERVER="+name)
+			servers = append(servers, b.connect(cmd))
+		}
+		for n := range 3 {
+			r, err := call(t.Context(), servers[n%2], fmt.Sprint("c", n), "charge", fmt.Sprint(n))
+			require.Equal(t, fmt.Sprint("charge ", n), text(t, r, err))
+		}
+		for _, s := range servers {
+			_ = s.Close() // one may have ended
+		}
+	}
+}
+
 func TestCall_VerifyTool_IsAskedAboutADoubt(t *testing.T) {
 	t.Parallel()
 	for place, want := range map[string]string{"before": "charge Ann", "after": `{"Extra":null,"outcome":"done"} [recorded true]`} {
