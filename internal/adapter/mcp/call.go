@@ -51,11 +51,17 @@ func with(meta map[string]jsontext.Value, name string, value any) map[string]jso
 	return meta
 }
 
-// add adds a member to the _meta of an answer.
-func add(m *jsonrpc.Response, name string, value any) *jsonrpc.Response {
-	var result members
+// add adds a member to the _meta of an answer, and texts to its content.
+func add(m *jsonrpc.Response, name string, value any, texts ...string) *jsonrpc.Response {
+	var result struct {
+		Content []jsontext.Value `json:"content,omitzero"`
+		members
+	}
 	if m.Error == nil && decode(m.Result, &result) == nil {
 		result.Meta = with(result.Meta, name, value)
+		for _, text := range texts {
+			result.Content = append(result.Content, fmt.Appendf(nil, `{"type":"text","text":%q}`, text))
+		}
 		m.Result, _ = json.Marshal(&result, json.Deterministic(true)) // it was JSON
 	}
 	return m
@@ -83,24 +89,39 @@ func (p *proxy) call(ctx context.Context, x *exchange, r *jsonrpc.Request) *json
 	if err := decode(r.Params, &c); err != nil || c.Name == "" {
 		return &jsonrpc.Response{ID: r.ID, Error: &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("params of tools/call: %v", err)}}
 	}
-	s, err := p.open(ctx, &c)
+	s, id, given, err := p.open(ctx, &c)
 	if err != nil {
 		return said(r, "the call was not recorded, so it was not made: %v", err)
 	}
-	id, digest, named, err := p.identify(ctx, s, &c)
-	if err != nil {
-		return said(r, "the call was not made: %v", err)
+	var notes []string
+	if given != "" && id != given {
+		notes = []string{"waymark: the tool did not run now. This is the result of the same call before. If you mean another one, call again."}
 	}
-	m := p.outcome(ctx, x, r, &c, s, id, digest)
-	if !named {
+	m := p.outcome(ctx, x, r, &c, s, id, notes)
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	if !has(s, id) {
+		delete(p.taken, id) // the client makes the call again
+	}
+	if id != given {
 		add(m, callMeta, id)
 	}
 	return m
 }
 
+// has reports whether a call has an outcome.
+func has(s *session.Session, id string) (outcome bool) {
+	s.Run().View(func(state *schema.State) {
+		outcome = slices.ContainsFunc(state.Calls, func(c schema.Call) bool { return c.ToolCallID == id && c.Outcome != schema.OutcomeOpen })
+	})
+	return outcome
+}
+
 // outcome brings a call to its outcome: the recorded one, or the server's once it is recorded.
-func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c *params, s *session.Session, id, digest string) *jsonrpc.Response {
-	replay := p.policy(ctx, c)
+func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c *params, s *session.Session, id string, notes []string) *jsonrpc.Response {
+	p.opening.Lock()
+	replay := p.policy(ctx, c) // calls that are made together do not wait for each other's tool
+	p.opening.Unlock()
 	p.mu.Lock()
 	key := p.inputs[id]
 	delete(p.inputs, id)
@@ -115,7 +136,7 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 		}
 		begun, result, err := s.Call(ctx, call)
 		if begun == nil {
-			return p.recorded(ctx, r, s, id, digest, result, err)
+			return p.recorded(ctx, r, s, result, err, notes)
 		}
 		key = begun.IdempotencyKey
 	}
@@ -166,21 +187,12 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	return m
 }
 
-// recorded is the answer to a call that does not run now.
-func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Session, id, digest string, result publisher.ToolResult, err error) *jsonrpc.Response {
-	if !errors.Is(err, publisher.ErrHeld) {
-		p.deliver(ctx, s, id)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// recorded is the answer to a call that does not run now. The notes are added to an outcome.
+func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Session, result publisher.ToolResult, err error, notes []string) *jsonrpc.Response {
 	if held, ok := errors.AsType[*publisher.HeldError](err); ok {
-		if p.owed[digest] == "" {
-			go func() { _ = s.Run().AwaitSettled(ctx, held.Key) }() // it publishes the question, and ends with the proxy
-		}
-		p.owed[digest] = held.Key.ToolCallID
+		go func() { _ = s.Run().AwaitSettled(ctx, held.Key) }() // it publishes the question, and ends with the proxy
 		return said(r, "this call may have had its effect, so it does not run again: %v. See: waymark plan %s. Once it is settled, make the call again.", err, held.Run)
 	}
-	delete(p.owed, digest)
 	m := &jsonrpc.Response{ID: r.ID, Result: result.Result}
 	if value := jsontext.Value(result.Result); value.Kind() != '{' { // a person's
 		content := string(value)
@@ -195,87 +207,61 @@ func (p *proxy) recorded(ctx context.Context, r *jsonrpc.Request, s *session.Ses
 		m.Result, m.Error = nil, &jsonrpc.Error{Code: code, Message: failed.Failure.Message, Data: []byte(data)}
 	case ok:
 		m = text(r, failed.Failure.Message, true)
+	case errors.Is(err, publisher.ErrFenced):
+		return said(r, "%v. Two servers with the same command need names: waymark mcp --server NAME", err)
 	case err != nil:
 		return said(r, "%v", err)
 	}
-	return add(m, recordedMeta, true)
+	return add(m, recordedMeta, true, notes...)
 }
 
-// deliveredKey is the state of a run that lists the settled calls whose outcome a client has got.
-const deliveredKey = "mcp.delivered"
-
-// deliver remembers that a client gets the outcome of a call. If that was settled, the next call like it is another one.
-func (p *proxy) deliver(ctx context.Context, s *session.Session, id string) {
-	was := false
-	s.Run().View(func(state *schema.State) {
-		was = slices.ContainsFunc(state.Calls, func(c schema.Call) bool { return c.ToolCallID == id && settled(&c) })
-	})
-	if !was {
-		return
-	}
-	var ids []string
-	_, err := s.Run().GetState(ctx, deliveredKey, &ids)
-	if err == nil && !slices.Contains(ids, id) {
-		err = s.Run().SetState(ctx, deliveredKey, append(ids, id))
-	}
-	if err != nil {
-		p.Log.Warn().Err(err).Str("call", id).Msg("the next call like this one gets its outcome")
-	}
-}
-
-// settled reports whether the outcome of a call is that of a settlement.
-func settled(c *schema.Call) bool {
-	return c.Outcome != schema.OutcomeOpen && len(c.Settlements) > 0 && c.Settlements[len(c.Settlements)-1] != schema.SettledRerun
-}
-
-// identify returns the id of a call in its run: the client's, or one of what it calls and how often that was called. A
-// call that was held here, or that an earlier process left in doubt, keeps its id when the client makes it again, also
-// once it was settled and no client has its outcome.
-func (p *proxy) identify(ctx context.Context, s *session.Session, c *params) (id, digest string, named bool, err error) {
-	digest = p.digest(c.Name, c.Arguments)
-	var given string
+// identify returns the id of a call in its run, and the client's. A call with the tool and the arguments of one that this
+// process has not answered yet is that one, unless the client, which gives ids, is seen to have its result, or the tool is
+// pure. A call that the process made after the result shows it.
+func (p *proxy) identify(ctx context.Context, s *session.Session, c *params) (id, given string, err error) {
+	digest := p.digest(c.Name, c.Arguments)
 	for _, name := range []string{"claudecode/toolUseId", "callId"} { // Claude Code, Codex
 		if value, ok := c.Meta[name]; ok && given == "" {
 			_ = decode(value, &given) // another type is no id
 		}
 	}
-	var delivered []string
-	if _, err := s.Run().GetState(ctx, deliveredKey, &delivered); err != nil {
-		return "", "", false, err //nolint:wrapcheck // it names the key
-	}
-	var unanswered []schema.Call
+	var like []schema.Call
 	s.Run().View(func(state *schema.State) {
-		for i := range state.Calls {
-			switch old := &state.Calls[i]; {
-			case old.ToolCallID == given:
-				named = true
-			case old.Name == c.Name && (old.InDoubt || settled(old) && !slices.Contains(delivered, old.ToolCallID)):
-				unanswered = append(unanswered, *old)
+		last := make(map[schema.Epoch]string) // when a process made its last call
+		for _, old := range slices.Backward(state.Calls) {
+			last[old.Epoch] = cmp.Or(last[old.Epoch], old.CalledAt)
+			by, taken := p.taken[old.ToolCallID]
+			switch {
+			case given != "" && (old.ToolCallID == given || by == given):
+				id = old.ToolCallID
+			case taken || old.Name != c.Name:
+			case given == "" || old.Outcome == schema.OutcomeOpen ||
+				old.Replay != schema.ReplayPure && !schema.ParseTime(last[old.Epoch]).After(schema.ParseTime(old.ClosedAt)):
+				like = append(like, old)
 			}
 		}
 	})
-	same := ""
-	for i := range unanswered {
-		old := &unanswered[i]
+	for _, old := range slices.Backward(like) {
+		if id != "" {
+			break
+		}
 		arguments, err := p.Fleet.Field(ctx, old.Refs, "/arguments", old.Arguments)
 		if err != nil {
-			return "", "", false, err //nolint:wrapcheck // it names the field
+			return "", "", err //nolint:wrapcheck // it names the field
 		}
-		if same == "" && p.digest(old.Name, arguments) == digest {
-			same = old.ToolCallID
+		if p.digest(old.Name, arguments) == digest {
+			id = old.ToolCallID
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	id = cmp.Or(p.owed[digest], same)
-	if given != "" && (named || id == "") {
-		return given, digest, true, nil
+	id = cmp.Or(id, given)
+	for n := 1; id == ""; n++ {
+		id = fmt.Sprintf("%.40s-%s.%d", c.Name, digest, n)
+		if _, taken := p.taken[id]; taken {
+			id = ""
+		}
 	}
-	counted := func() string { return fmt.Sprintf("%.40s-%s.%d", c.Name, digest, p.seen[digest]) }
-	if id == "" && p.inputs[counted()] == "" {
-		p.seen[digest]++
-	}
-	return cmp.Or(id, counted()), digest, false, nil
+	p.taken[id] = given
+	return id, given, nil
 }
 
 // digest of a tool of the server and its arguments.
@@ -285,13 +271,21 @@ func (p *proxy) digest(name string, arguments jsontext.Value) string {
 	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", p.Name, name, arguments)))[:12]
 }
 
-// open returns the session of the run. The first call starts the run, or takes it over.
-func (p *proxy) open(ctx context.Context, c *params) (*session.Session, error) {
+// open identifies a call. The first one starts the run, or takes it over.
+func (p *proxy) open(ctx context.Context, c *params) (s *session.Session, id, given string, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
-	if p.session != nil {
-		return p.session, nil
+	if p.session == nil {
+		err = p.start(ctx, c)
 	}
+	if err == nil {
+		id, given, err = p.identify(ctx, p.session, c)
+	}
+	return p.session, id, given, err
+}
+
+// start starts the run, or takes it over.
+func (p *proxy) start(ctx context.Context, c *params) error {
 	p.mu.Lock()
 	for _, name := range []string{mcp.MetaKeyProtocolVersion, mcp.MetaKeyClientInfo, mcp.MetaKeyClientCapabilities} {
 		if value, ok := c.Meta[name]; ok {
@@ -308,14 +302,14 @@ func (p *proxy) open(ctx context.Context, c *params) (*session.Session, error) {
 	}
 	run, _, err := session.Open(ctx, p.Fleet, publisher.RunSpec{ID: id, Agent: "mcp", Task: p.Name})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the run
+		return err //nolint:wrapcheck // it names the run
 	}
 	if p.stopVerify, err = publisher.ServeVerify(p.Fleet.Conn(), verifySubject(id), "", p.verify); err != nil { //nolint:contextcheck // each question has its own
-		return nil, errors.Join(err, run.Interrupt(ctx, schema.InterruptedShutdown))
+		return errors.Join(err, run.Interrupt(ctx, schema.InterruptedShutdown))
 	}
 	p.session = session.New(run)
 	p.Log.Info().Str("run", id).Msg("calls are recorded")
-	return p.session, nil
+	return nil
 }
 
 // finish ends the run. A run with a call in doubt is left to the next process, or a person.

@@ -55,8 +55,10 @@ type proxy struct {
 	gone    chan struct{}
 	lost    chan error
 
-	opening    sync.Mutex
-	session    *session.Session
+	opening sync.Mutex
+	session *session.Session
+	// taken are the calls that this process answers or has answered, with the ids of the client.
+	taken      map[string]string
 	stopVerify func() error
 
 	mu sync.Mutex
@@ -67,10 +69,7 @@ type proxy struct {
 	// tools are the policies by the annotations of the listed tools. meta is what each request has in place of a session.
 	tools map[string]schema.Replay
 	meta  map[string]jsontext.Value
-	// seen counts the calls without an id, by digest. owed are calls that were held, by digest: the next call with the
-	// digest is the same one. inputs has the keys of calls whose client was asked for input.
-	seen   map[string]int
-	owed   map[string]string
+	// inputs has the keys of calls whose client was asked for input.
 	inputs map[string]string
 }
 
@@ -91,7 +90,7 @@ type exchange struct {
 func Serve(ctx context.Context, cfg Config) (err error) {
 	p := &proxy{
 		Config: cfg, gone: make(chan struct{}), lost: make(chan error, 1), waits: make(map[jsonrpc.ID]*exchange),
-		seen: make(map[string]int), owed: make(map[string]string), inputs: make(map[string]string),
+		taken: make(map[string]string), inputs: make(map[string]string),
 	}
 	live, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
