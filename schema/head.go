@@ -371,11 +371,12 @@ type Head struct {
 }
 
 // HeldCalls returns the open calls whose outcome a person must decide: those in doubt that the replay policy leaves
-// to a person, and each open call of an ended run, which has no executor.
+// to a person, those that will be once a run without an executor is claimed, and each open call of an ended run.
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
+	left := h.Status == StatusInterrupted || h.Status == StatusOrphaned || h.Unattended != ""
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.State == CallHeld {
+		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.State == CallHeld || left && c.State == CallBegun && c.Replay == ReplayHold {
 			held = append(held, *c)
 		}
 	}

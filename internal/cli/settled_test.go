@@ -41,11 +41,11 @@ func TestSettle_CommandsAsPrinted_AreAccepted(t *testing.T) {
 		inbox    bool
 	}{
 		"running":     {func(string) {}, 0, false},
-		"interrupted": {func(run string) { w.write(run, schema.RunInterrupted, 0, `{"reason":"shutdown"}`) }, 3, false},
+		"interrupted": {func(run string) { w.write(run, schema.RunInterrupted, 0, `{"reason":"shutdown"}`) }, 3, true},
 		"waiting": {func(run string) {
 			w.write(run, schema.RunWaiting, 1, `{"interrupt_id":"q","reason":"human_input"}`)
 			w.write(run, schema.RunInterrupted, 0, `{"reason":"waiting"}`)
-		}, 3, false},
+		}, 3, true},
 		"doubt": {func(run string) {
 			require.NoError(t, takeOver(t.Context(), w.js.Conn(), run, "e2", schema.TakeoverRequest))
 		}, 3, true},

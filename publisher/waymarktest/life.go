@@ -297,6 +297,9 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 		return false, err
 	}
 	for _, o := range h.HeldCalls() {
+		if o.State != schema.CallHeld {
+			continue // the next executor may have its late result
+		}
 		request := schema.SettleRequest{CallKey: o.CallKey, CallEpoch: o.Epoch, How: schema.SettledRerun, By: "waymarktest"}
 		if t.outside.made(o.CallKey) {
 			request.How = schema.SettledAbandoned

@@ -131,9 +131,9 @@ func (w *Worker) Install(file string, preview io.Writer) error {
 	return err
 }
 
-// Begins reads the input of a hook: begins is true at the start of a session, guards before a tool.
-func Begins(input []byte) (begins, guards bool) {
+// Begins reads the input of a hook: begins is true at the start of a session, asks before a prompt, guards before a tool.
+func Begins(input []byte) (begins, asks, guards bool) {
 	var e event
 	_ = json.Unmarshal(input, &e) // the bridge refuses another input
-	return e.Name == sessionStart, e.Name == preToolUse || e.Name == ""
+	return e.Name == sessionStart, e.Name == userPromptSubmit, e.Name == preToolUse || e.Name == ""
 }

@@ -198,20 +198,20 @@ type HookCmd struct {
 }
 
 // Run passes standard input on to the bridge, and prints its answer. A failure refuses the tool: to the agents, exit code 2
-// with a text on standard error is a refusal. For hooks of install other events than tools go on unrecorded.
+// with a text on standard error is a refusal. For hooks of install other events go on unrecorded, but for a prompt that the bridge refuses.
 func (c HookCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Of != "" && os.Getenv(codingagent.Supervised) != "" {
 		return nil
 	}
 	input, err := io.ReadAll(a.Stdin)
-	begins, guards := codingagent.Begins(input)
+	begins, asks, guards := codingagent.Begins(input)
 	var answer []byte
 	if err == nil {
 		answer, err = c.ask(ctx, a, input, begins)
 	}
 	switch {
 	case err == nil:
-	case guards || c.Of == "":
+	case guards || c.Of == "" || asks && len(answer) > 0: // a bridge that has no run for a prompt says why
 		return failure.New(failure.Usage, "", "not recorded, so it is refused: %v", err)
 	default:
 		answer, _ = json.Marshal(map[string]string{"systemMessage": "waymark: not recorded, and tools will be refused: " + err.Error()}) // a text

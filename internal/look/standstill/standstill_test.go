@@ -45,6 +45,18 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, false, nil)[0].Kind)
 }
 
+func TestOf_ExecutorLeftInAHoldCall_NeedsAPerson(t *testing.T) {
+	t.Parallel()
+	for replay, kinds := range map[schema.Replay][]string{schema.ReplayHold: {standstill.Held, standstill.Interrupted}, schema.ReplayPure: {standstill.Interrupted}} {
+		h := &schema.Head{Run: "r", Status: schema.StatusInterrupted, Epoch: 1, OpenCalls: []schema.OpenCall{{Name: "mail", Replay: replay, State: schema.CallBegun, Epoch: 1}}}
+		var got []string
+		for _, r := range standstill.Of(h, false, false, nil) {
+			got = append(got, r.Kind)
+		}
+		require.Equal(t, kinds, got)
+	}
+}
+
 func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
 	t.Parallel()
 	key := schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}

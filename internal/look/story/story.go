@@ -204,17 +204,25 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunInputData:
 		s.input(d, at)
 	default:
+		if d, ok := d.(*schema.RunInterruptedData); ok && d.Reason != schema.InterruptedWaiting {
+			s.left()
+		}
 		s.note(v, turn, when)
 	}
 }
 
-func (s *Story) takeover(d *schema.RunResumedData, when string) {
+// left ends what the executor did that has left the run.
+func (s *Story) left() {
 	for _, b := range s.calls {
 		if b.Detail != CallRequested && !b.lost {
 			b.Open, b.lost, b.Detail = false, true, "no outcome: its executor was gone"
 		}
 	}
 	s.unanswered()
+}
+
+func (s *Story) takeover(d *schema.RunResumedData, when string) {
+	s.left()
 	s.takeovers++
 	if s.takeovers == 1 && s.submitted {
 		s.say(&Beat{Kind: KindRun, What: "claimed", Detail: "by " + d.Executor, At: when})
