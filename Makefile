@@ -60,7 +60,7 @@ test: $(GOTESTSUM) ## run all tests but the long ones, without linter and race d
 check: $(GOTESTSUM) ## before each push: generated files, lint, vet, all tests but the long ones, those of the core under the race detector
 	@LATER="$(CHECK_FULL) (make check-full, or one of them)" $(TIER) check $(CHECK)
 check-full: $(GOTESTSUM) ## what CI runs after "make check": long tests, other modules, fuzzing, seeded bugs; of the longest a sample
-	@BACKGROUND=long LATER="$(NIGHTLY) (make nightly, or one of them)" $(TIER) check-full $(CHECK_FULL)
+	@LATER="$(NIGHTLY) (make nightly, or one of them)" $(TIER) check-full $(CHECK_FULL)
 nightly: $(GOTESTSUM) ## the whole of what the other tiers sample, and what takes hours: docs/reliability.md has the last counts
 	@FULL=1 LATER="make skew OLDER=COMMIT, make bench" $(TIER) nightly $(NIGHTLY)
 
@@ -73,7 +73,7 @@ race: $(GOTESTSUM) ## run the tests but the long ones under the race detector: o
 	$(IN_MEMORY) $(TEST) -race $(SHORT) $(RACED)
 long: $(GOTESTSUM) ## run the long tests, samples of the longest
 	go build -ldflags=-w -o $(BIN)/test/ ./cmd/waymark
-	set -f; WAYMARK_TEST_BIN=$(BIN)/test $(TEST) $(QUICK) -parallel 4 $$(sh tools/long.sh)
+	set -f; WAYMARK_TEST_BIN=$(BIN)/test $(TEST) $(QUICK) $$(sh tools/long.sh)
 race-all: $(GOTESTSUM) ## run all tests under the race detector, the long ones included (FULL=1: the whole of each, hours)
 	WAYMARK_E2E_FULL=$(FULL) $(TEST) -race -timeout $(if $(FULL),0,$(TIMEOUT)) $(PKG)
 lint: $(LINT) $(GOTESTSUM) ## run golangci-lint, layers and formatting included, and this project's own rules
