@@ -126,6 +126,10 @@ func (p *process) command(ctx context.Context, at Endpoint, file string) (*exec.
 		cmd.Stdin = p.input
 	}
 	cmd.Env = append(os.Environ(), Supervised+"=1")
+	for _, name := range []string{"NO_PROXY", "no_proxy"} { // its hooks are requests to the bridge
+		direct := cmp.Or(os.Getenv(name), os.Getenv("NO_PROXY"), os.Getenv("no_proxy"))
+		cmd.Env = append(cmd.Env, name+"="+strings.TrimPrefix(direct+",127.0.0.1", ","))
+	}
 	cmd.Cancel = func() error {
 		if cmd.Process.Signal(syscall.SIGTERM) != nil {
 			return cmd.Process.Kill() // Windows has no such signal

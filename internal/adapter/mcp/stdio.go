@@ -1,12 +1,16 @@
 package mcp
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os/exec"
 	"syscall"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/waymarkio/waymark/internal/base/group"
@@ -42,7 +46,29 @@ func (c Child) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller does
 	}
-	return Lines(out, child{in, c.Cmd, kill}).Connect(ctx) //nolint:wrapcheck // the caller does
+	return Lines(messages(out, c.Stderr), child{in, c.Cmd, kill}).Connect(ctx) //nolint:wrapcheck // the caller does
+}
+
+// messages passes on what a program prints that is JSON. A client without a proxy ignores the rest, such as a banner: it
+// goes to the log.
+func messages(from io.Reader, log io.Writer) io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		lines := bufio.NewReader(from)
+		for {
+			line, err := lines.ReadBytes('\n')
+			if text := jsontext.Value(line); text.IsValid() && (text.Kind() == '{' || text.Kind() == '[') {
+				_, _ = w.Write(line) // the reader has gone if it fails
+			} else if len(bytes.TrimSpace(line)) > 0 && log != nil {
+				_, _ = fmt.Fprintf(log, "waymark: the server printed what is not a message: %.1000s\n", bytes.TrimSpace(line))
+			}
+			if err != nil {
+				_ = w.CloseWithError(err)
+				return
+			}
+		}
+	}()
+	return r
 }
 
 // Close ends the program by its input, then by a signal, then at once with what it has started.

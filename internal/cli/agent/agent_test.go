@@ -138,6 +138,9 @@ func (w *world) startProgram(program string, args ...string) *child {
 		"ANTHROPIC_API_KEY=sk-ant-scripted", "ANTHROPIC_BASE_URL=" + w.model.URL, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "IS_SANDBOX=1",
 		"TMPDIR=" + w.project, // Codex wants its home elsewhere
 	}
+	if program == waymark { // hooks do not go through a proxy
+		c.Env = append(c.Env, "HTTP_PROXY=http://127.0.0.1:9")
+	}
 	require.NoError(w.t, c.Start())
 	go func() {
 		_ = c.Wait()

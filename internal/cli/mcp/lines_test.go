@@ -21,9 +21,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// serveLines is a server that does one thing after another. While it charges it hears nothing, also not the end of its
+// serveLines is a server that greets on its output, and does one thing after another. While it charges it hears nothing, also not the end of its
 // input.
 func serveLines(dir string) int {
+	_, _ = fmt.Fprint(os.Stdout, "Server 1.2 has started\n\n[info] {'debug': 1}\n")
 	for in := bufio.NewReader(os.Stdin); ; {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
@@ -139,6 +140,7 @@ func TestServe_Lines_AreTheSame(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait())
+	require.Contains(t, log.String(), "the server printed what is not a message: Server 1.2 has started\n")
 	require.Contains(t, log.String(), "policies names tools that the server does not list")
 	require.Contains(t, log.String(), `look2`)
 	require.Contains(t, log.String(), `serach`)
