@@ -283,7 +283,7 @@ func TestPause_DaemonKilledMeanwhile_HoldsAfterwards(t *testing.T) {
 				}
 			}
 			return true
-		}, patience, 20*time.Millisecond, "round %d", round)
+		}, patience, 200*time.Millisecond, "round %d", round) // each look reads the whole log
 		paused, _ := pausedRuns(t, nc)
 		require.Equal(t, 20, paused, "round %d", round)
 		before := p.working()
