@@ -69,6 +69,21 @@ func play(script string) int {
 	return 0
 }
 
+// scripted is a bench whose programs play the lines of a script, and their command.
+func scripted(t *testing.T, text string) (b *bench, script string, command []string) {
+	t.Helper()
+	script = filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o600))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	b = newBench(t, "PLAY="+script)
+	t.Cleanup(func() {
+		failed, _ := os.ReadFile(script + ".failed")
+		require.Empty(t, string(failed))
+	})
+	return b, script, []string{self}
+}
+
 // shape is a line without the times in it.
 func shape(line string) string {
 	return regexp.MustCompile(`"within_ms":\d+`).ReplaceAllString(line, `"within_ms":N`)
@@ -110,18 +125,10 @@ func TestPage_Lines_AreTheProtocol(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			script := filepath.Join(t.TempDir(), "script")
 			lines := strings.ReplaceAll(blocks[i][1], "\n  ", "") // the page breaks long lines
-			require.NoError(t, os.WriteFile(script, []byte("< "+c.hello+"\n"+lines), 0o600))
-			self, err := os.Executable()
-			require.NoError(t, err)
-			b := newBench(t, "PLAY="+script)
-			t.Cleanup(func() {
-				failed, _ := os.ReadFile(script + ".failed")
-				require.Empty(t, string(failed))
-				require.FileExists(t, script+".played")
-			})
-			b.work("one", []string{self})
+			b, script, program := scripted(t, "< "+c.hello+"\n"+lines)
+			t.Cleanup(func() { require.FileExists(t, script+".played") })
+			b.work("one", program)
 			c.run(t, b)
 			require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
 		})

@@ -77,19 +77,15 @@ func TestServe_NoHello_IsSaid(t *testing.T) {
 // What may run again is for the program's own loop to decide: the worker records it.
 func TestServe_OwnLoop_RetryableFailure_RunsOnce(t *testing.T) {
 	t.Parallel()
-	script := filepath.Join(t.TempDir(), "script")
-	require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
+	b, _, program := scripted(t, `< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
 > {"id":1,"do":"run","run":"r1","epoch":2,"task":"Go."}
 < {"id":"c1","run":"r1","do":"call","call":"look-1","name":"look","arguments":{},"replay":"pure"}
 > {"id":"c1","go":true,"within_ms":1,"key":"r1.1.look-1.1","epoch":2,"attempt":1}
 < {"id":"c1","run":"r1","error":"busy","retryable":true,"retry_at":"2026-01-02T03:04:05Z"}
 > {"id":"c1","recorded":true}
 < {"id":1,"output":"I am done."}
-`), 0o600))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	b := newBench(t, "PLAY="+script)
-	b.work("one", []string{self})
+`)
+	b.work("one", program)
 	b.submit("r1", "Go.")
 	require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
 	require.True(t, b.w.State("r1").Calls[0].Error.Retryable)
@@ -98,24 +94,16 @@ func TestServe_OwnLoop_RetryableFailure_RunsOnce(t *testing.T) {
 // A result that no event can have is kept as text: the effect was made.
 func TestServe_DeepResult_IsKeptAsText(t *testing.T) {
 	t.Parallel()
-	script := filepath.Join(t.TempDir(), "script")
-	require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","tools":[{"name":"look","replay":"hold"}]}}
+	b, _, program := scripted(t, `< {"hello":{"protocol":1,"agent":"clerk","tools":[{"name":"look","replay":"hold"}]}}
 > {"id":1,"do":"model","run":"r1","turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Go."}]}]}
 < {"id":1,"calls":[{"id":"c1","name":"look","arguments":{}}]}
 > {"id":2,"do":"tool","run":"r1","turn":1,"epoch":2,"name":"look","arguments":{},"key":"r1.1.c1.1","attempt":1,"begin":true}
 < {"id":2,"begin":true}
 > {"id":2,"go":true,"within_ms":1}
 < {"id":2,"result":`+strings.Repeat("[", 900)+strings.Repeat("]", 900)+`}
-`), 0o600))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	b := newBench(t, "PLAY="+script)
-	b.work("one", []string{self})
+`)
+	b.work("one", program)
 	b.submit("r1", "Go.")
-	t.Cleanup(func() {
-		failed, _ := os.ReadFile(script + ".failed")
-		require.Empty(t, string(failed))
-	})
 	require.Equal(t, schema.StatusCompleted, b.w.Ended("r1").Status)
 	require.Contains(t, string(b.w.State("r1").Calls[0].Result), "keeps this result as text")
 }
@@ -212,21 +200,17 @@ func TestServe_KilledAroundBegin_InDoubtFromGoOn(t *testing.T) {
 // A framework may take the error that says "leave the run" for a tool's, and go on: nothing more is recorded.
 func TestServe_ProgramGoesOnAfterStop_IsStoppedAgain(t *testing.T) {
 	t.Parallel()
-	script := filepath.Join(t.TempDir(), "script")
 	stop := `"stop":"the answer to q1: run waits and was released"}`
-	require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
+	b, script, program := scripted(t, `< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
 > {"id":1,"do":"run","run":"r1","epoch":2,"task":"Go."}
 < {"id":"c1","run":"r1","do":"ask","name":"q1","question":"May it go on?"}
 > {"id":"c1",`+stop+`
 < {"id":"c2","run":"r1","do":"call","call":"look-1","name":"look","arguments":{},"replay":"pure"}
 > {"id":"c2",`+stop+`
 < {"id":1,"output":"I am done."}
-`), 0o600))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	b := newBench(t, "PLAY="+script)
+`)
 	var log bytes.Buffer
-	end := b.work("one", []string{self}, func(c *worker.Config) { c.Log = zerolog.New(zerolog.SyncWriter(&log)) })
+	end := b.work("one", program, func(c *worker.Config) { c.Log = zerolog.New(zerolog.SyncWriter(&log)) })
 	b.submit("r1", "Go.")
 	require.Eventually(t, func() bool {
 		played, _ := filepath.Glob(script + ".*") // a pattern of our own
@@ -260,22 +244,18 @@ func TestServe_OwnLoop_AnswersWhileACallRuns_ResultIsRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			script := filepath.Join(t.TempDir(), "script")
-			require.NoError(t, os.WriteFile(script, []byte(`< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
+			b, script, program := scripted(t, `< {"hello":{"protocol":1,"agent":"clerk","own_loop":true}}
 > {"id":1,"do":"run","run":"r1","epoch":2,"task":"Go."}
 < {"id":"c1","run":"r1","do":"call","call":"mail-1","name":"mail","arguments":{},"replay":"hold"}
 > {"id":"c1","go":true,"within_ms":1,"key":"r1.1.mail-1.1","epoch":2,"attempt":1}
 `+c.lines+`=
 < {"id":"c1","run":"r1","result":"sent"}
 > {"id":"c1","recorded":true}
-`), 0o600))
+`)
 			pipe := filepath.Join(filepath.Dir(script), "pipe")
 			require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-			self, err := os.Executable()
-			require.NoError(t, err)
-			b := newBench(t, "PLAY="+script)
 			left := make(chan publisher.Outcome, 1)
-			b.work("one", []string{self}, func(cfg *worker.Config) {
+			b.work("one", program, func(cfg *worker.Config) {
 				cfg.Spec.OnOutcome = func(_ string, o publisher.Outcome, _ error) { left <- o }
 			})
 			b.submit("r1", "Go.")
