@@ -119,13 +119,13 @@ func Result(v any) (ToolResult, error) {
 //
 // The tool of a hold or verify call runs only after an acknowledgement that proves the handle's epoch: that of a new
 // event, sent at most two seconds ago. If the last acknowledgement does not prove it, Tool publishes one more event
-// (tool.decided of the policy waymark.begin). A tool with BeginsLater calls MayBegin for this proof itself. So an executor that was paused or cut off learns of a takeover before its
-// tool runs.
+// (tool.decided of the policy waymark.begin). A tool with BeginsLater calls MayBegin for this proof itself. So an
+// executor that was paused or cut off learns of a takeover before its tool runs.
 //
 // If the context ends before the tool returned, or the tool returns [ErrWaiting] or [ErrLost], no outcome is recorded
-// and the call stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool returns
-// its result with an error that is not [ErrToolFailed], and a repeated call publishes it. Parallel calls of one turn may run in several
-// goroutines.
+// and the call stays open. If a tool ran but its outcome could not be published, this handle does not run it again: Tool
+// returns its result with an error that is not [ErrToolFailed], and a repeated call publishes it. Parallel calls of one
+// turn may run in several goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
 	r := t.run
 	if err := r.ledger.ended(); err != nil {

@@ -374,7 +374,7 @@ type Head struct {
 // to a person, those that will be once a run without an executor is claimed, and each open call of an ended run.
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
-	left := h.Status == StatusInterrupted || h.Status == StatusOrphaned || h.Unattended != ""
+	left := h.Status.Claimable() || h.Unattended != ""
 	for i := range h.OpenCalls {
 		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.State == CallHeld || left && c.State == CallBegun && c.Replay == ReplayHold {
 			held = append(held, *c)

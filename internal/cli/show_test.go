@@ -249,6 +249,25 @@ func TestRunsShow_CallIsRunAgain_HasALineForEach(t *testing.T) {
 	require.Regexp(t, `(?s)search +no outcome: its executor was gone.*taken over.*search .* 1\.0s`, out)
 }
 
+// A call whose executor has left the run does not run any more, also before another executor comes.
+func TestRunsShow_ExecutorLeftInACall_DoesNotRun(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	run, err := w.Fleet("ex-1", nil).Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "a", Name: "mail"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.ToolResult{}, publisher.ErrLost
+	})
+	require.ErrorIs(t, err, publisher.ErrLost)
+	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `mail +no outcome: its executor was gone`, out)
+	require.NotContains(t, out, "running")
+}
+
 // Calls that an answer asked for, and that the next executor ran, stand behind the takeover, in their order.
 func TestRunsShow_NextExecutorRunsTheCall_LineIsBehindTheTakeover(t *testing.T) {
 	t.Parallel()

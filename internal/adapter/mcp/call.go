@@ -145,11 +145,11 @@ func (p *proxy) outcome(ctx context.Context, x *exchange, r *jsonrpc.Request, c 
 	x.guarded = !replay.Rerunnable()
 	p.mu.Unlock()
 	var m *jsonrpc.Response
-	with, failed := json.Marshal(c, json.Deterministic(true))
+	body, failed := json.Marshal(c, json.Deterministic(true))
 	if err = cmp.Or(err, failed); err != nil {
 		err = fmt.Errorf("%w: it was not made: %w", publisher.ErrLost, err)
 	} else {
-		m, err = p.send(x, &jsonrpc.Request{ID: r.ID, Method: r.Method, Params: with})
+		m, err = p.send(x, &jsonrpc.Request{ID: r.ID, Method: r.Method, Params: body})
 	}
 	var returned publisher.ToolResult
 	if err == nil && m.Error != nil {

@@ -159,6 +159,9 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 			}
 			return
 		}
+		if d.Reason != schema.InterruptedWaiting {
+			s.left()
+		}
 		s.say(&Beat{Kind: KindRun, What: "released", Detail: d.Reason, At: when})
 	case *schema.RunEndedData:
 		s.end(d, when, at)
@@ -204,9 +207,6 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunInputData:
 		s.input(d, at)
 	default:
-		if d, ok := d.(*schema.RunInterruptedData); ok && d.Reason != schema.InterruptedWaiting {
-			s.left()
-		}
 		s.note(v, turn, when)
 	}
 }
