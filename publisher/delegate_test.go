@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -161,12 +162,22 @@ func TestDelegate_ExecutorLeavesAtEachStep_SameChild(t *testing.T) {
 	}
 	_, err := w.fleet(named("starter")).Submit(t.Context(), publisher.RunSpec{ID: "r1", ModelTier: "big", Labels: map[string]string{"tenant": "acme"}})
 	require.NoError(t, err)
-	for _, name := range []string{"first", "second"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		_, err = delegate(ctx, name)
-		cancel()
-		require.Error(t, err)
-	}
+	// One is killed before the child is there, one as soon as it is, one in the wait or somewhere before it.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = delegate(ctx, "early")
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = w.fleet(named("reader")).Head(t.Context(), "c1")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+	ctx, kill := context.WithCancel(t.Context())
+	_, err = w.nc.Subscribe(w.names.EventSubject("c1"), func(*nats.Msg) { kill() })
+	require.NoError(t, err)
+	_, err = delegate(ctx, "first")
+	require.ErrorIs(t, err, context.Canceled)
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	_, err = delegate(ctx, "second")
+	cancel()
+	require.Error(t, err)
 	// The child ends while the run has no executor.
 	ended := w.helper(t, func(ctx context.Context, run *publisher.Run) error {
 		return run.End(ctx, publisher.RunEnd{Summary: "done"})

@@ -392,7 +392,7 @@ func TestExecutor_MaxRuns_NotExceeded(t *testing.T) {
 	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 3 })
 	require.Eventually(t, func() bool {
 		h := next()
-		return h.Executor == "exec-2" && len(h.Held) == 3
+		return h.Executor == "exec-2" && len(h.Held) == 3 && inHand.Load() == 3 // a run is held before its work begins
 	}, patience, time.Millisecond, "it takes no more than its capacity")
 	close(release)
 	for range runs {
