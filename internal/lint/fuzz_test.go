@@ -92,6 +92,7 @@ var fuzzed = map[string]string{
 	"internal/cli/base.Client.Ask":              "- the daemon's answer, read into plain fields that are shown",
 	"internal/cli/base.Client.Daemons":          "- the answer of a daemon, read into plain fields; names are checked before they are shown",
 	"internal/adapter/mcp.decode":               "internal/adapter/mcp.FuzzDecode",
+	"internal/adapter/mcp.messages":             "- splits a batch; the decoder of the SDK judges each part, which goes on as it is",
 	"internal/adapter/worker.lines.next":        "internal/adapter/worker.FuzzLine",
 	"internal/adapter/worker.said.text":         "internal/adapter/worker.FuzzLine",
 	"internal/adapter/worker.object":            "internal/adapter/worker.FuzzLine",

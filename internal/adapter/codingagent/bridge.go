@@ -243,8 +243,9 @@ func (b *Bridge) begin(ctx context.Context, s *session.Session, e *event) (*answ
 		call.Source, _ = json.Marshal(subagent{e.Agent, e.AgentType}) // strings
 	}
 	begun, result, err := s.Call(ctx, call)
-	if ctx.Err() != nil { // the agent was interrupted, and does not wait for the answer
-		return nil, b.returned(ctx, s, e.Call, publisher.ToolResult{}, session.Failure{Type: notRun, Message: "the agent was interrupted before the call began"})
+	if ctx.Err() != nil { // the agent was interrupted, and does not wait for the answer; one that does must not run the tool
+		why := session.Failure{Type: notRun, Message: "the agent was interrupted before the call began"}
+		return deny(why.Message), b.returned(ctx, s, e.Call, publisher.ToolResult{}, why)
 	}
 	switch {
 	case err != nil:

@@ -4,13 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os/exec"
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/waymarkio/waymark/internal/base/group"
@@ -49,18 +50,24 @@ func (c Child) Connect(ctx context.Context) (mcp.Connection, error) {
 	return Lines(messages(out, c.Stderr), child{in, c.Cmd, kill}).Connect(ctx) //nolint:wrapcheck // the caller does
 }
 
-// messages passes on what a program prints that is JSON. A client without a proxy ignores the rest, such as a banner: it
-// goes to the log.
+// messages passes on the messages that a program prints. A client without a proxy ignores the rest, such as a banner, and
+// the SDK ends with it: it goes to the log. The messages of a batch go on one by one.
 func messages(from io.Reader, log io.Writer) io.Reader {
 	r, w := io.Pipe()
 	go func() {
 		lines := bufio.NewReader(from)
 		for {
 			line, err := lines.ReadBytes('\n')
-			if text := jsontext.Value(line); text.IsValid() && (text.Kind() == '{' || text.Kind() == '[') {
-				_, _ = w.Write(line) // the reader has gone if it fails
-			} else if len(bytes.TrimSpace(line)) > 0 && log != nil {
-				_, _ = fmt.Fprintf(log, "waymark: the server printed what is not a message: %.1000s\n", bytes.TrimSpace(line))
+			parts := []json.RawMessage{bytes.TrimSpace(line)}
+			if len(parts[0]) > 0 && parts[0][0] == '[' {
+				_ = json.Unmarshal(line, &parts) // what is no batch is no message
+			}
+			for _, part := range parts {
+				if _, bad := jsonrpc.DecodeMessage(part); bad == nil {
+					_, _ = w.Write(append(part, '\n')) // the reader has gone if it fails
+				} else if len(part) > 0 && log != nil {
+					_, _ = fmt.Fprintf(log, "waymark: the server printed what is not a message: %.1000s\n", part)
+				}
 			}
 			if err != nil {
 				_ = w.CloseWithError(err)

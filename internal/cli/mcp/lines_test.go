@@ -24,7 +24,10 @@ import (
 // serveLines is a server that greets on its output, and does one thing after another. While it charges it hears nothing, also not the end of its
 // input.
 func serveLines(dir string) int {
-	_, _ = fmt.Fprint(os.Stdout, "Server 1.2 has started\n\n[info] {'debug': 1}\n")
+	_, _ = fmt.Fprint(os.Stdout, "Server 1.2 has started\n\n[info] {'debug': 1}\n"+`{"level":"info"}
+{"jsonrpc":"2.0","id":9,"error":{"code":1.5}}
+[{"jsonrpc":"2.0","method":"notifications/of-a-batch"},"not a message",[]]
+`)
 	for in := bufio.NewReader(os.Stdin); ; {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
@@ -124,6 +127,9 @@ func TestServe_Lines_AreTheSame(t *testing.T) {
 		require.NoError(t, err, log.String())
 		return answer
 	}
+	batched, err := answers.ReadString('\n')
+	require.NoError(t, err, log.String())
+	require.Contains(t, batched, "notifications/of-a-batch")
 	// The numbers of arguments, which a float64 would make even, and an id such as the proxy's own ones.
 	for _, call := range []string{
 		`{"jsonrpc":"2.0","id":"waymark/1","method":"echo","params":{"arguments":{"id":9007199254740995}}}`,
@@ -140,7 +146,9 @@ func TestServe_Lines_AreTheSame(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait())
-	require.Contains(t, log.String(), "the server printed what is not a message: Server 1.2 has started\n")
+	for _, printed := range []string{"Server 1.2 has started", `{"level":"info"}`, `{"jsonrpc":"2.0","id":9,"error":{"code":1.5}}`, `"not a message"`} {
+		require.Contains(t, log.String(), "the server printed what is not a message: "+printed+"\n")
+	}
 	require.Contains(t, log.String(), "policies names tools that the server does not list")
 	require.Contains(t, log.String(), `look2`)
 	require.Contains(t, log.String(), `serach`)
