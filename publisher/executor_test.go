@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -402,6 +403,36 @@ func TestExecutor_MaxRuns_NotExceeded(t *testing.T) {
 	for _, run := range runs {
 		require.Equal(t, schema.StatusCompleted, w.fold(run).Head.Status)
 	}
+}
+
+func TestExecutor_ManyRunsOfATenant_OthersTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	submit := func(tenant string, runs int) {
+		for i := range runs {
+			_, err := f.Submit(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("%s-%02d", tenant, i), Labels: map[string]string{schema.TenantLabel: tenant}})
+			require.NoError(t, err)
+		}
+	}
+	submit("big", 60)
+	submit("small", 4)
+	_, err := f.Head(t.Context(), "small-03") // the daemon has folded them all
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var begun []string
+	s := serveRuns(t, w.fleet(named("exec-2")), func(_ context.Context, run *publisher.Run) error {
+		mu.Lock()
+		defer mu.Unlock()
+		begun = append(begun, run.ID()[:3])
+		return nil
+	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 2 })
+	for range 64 {
+		require.Equal(t, publisher.OutcomeCompleted, (<-s.outcomes).outcome)
+	}
+	slices.Reverse(begun)
+	require.Greater(t, slices.Index(begun, "sma"), 10, "the runs that were submitted last do not wait for the others: %s", begun)
 }
 
 func TestExecutor_AdoptedRun_KeepsHandleAndEpoch(t *testing.T) {

@@ -116,7 +116,7 @@ type Notice struct {
 }
 
 // ClaimRequest asks for a run that has no executor. The daemon chooses: first the executor's own former runs, then
-// the run that has been claimable for longest.
+// runs of the tenant with the fewest at work, of those the run that has been claimable for longest; see [TenantLabel].
 type ClaimRequest struct {
 	// Executor that claims, and its instance; see [Heartbeat]. Executor is required.
 	Executor string `json:"executor" check:"required,name"`

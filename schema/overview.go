@@ -19,7 +19,8 @@ const (
 	MaxOverviewLines = 6
 )
 
-// TenantLabel is the label of a run that names its tenant.
+// TenantLabel is the label of a run that names its tenant. Tenants take turns: a free executor gets a run of the one with
+// the fewest runs at work. Runs without the label, or with an encrypted one, count as one tenant.
 const TenantLabel = "tenant"
 
 // Overview is the part of a checkpoint for people. It is derived from the same events as the head, but no recovery

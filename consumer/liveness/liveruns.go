@@ -3,6 +3,7 @@ package liveness
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -36,8 +37,9 @@ type LiveRuns struct {
 	claimable []*entry
 	// taken finds the run of a takeover by its request.
 	taken map[takeoverKey]*entry
-	// inHand counts the runs of each holder.
+	// inHand counts the runs of each holder, atWork those of each tenant that have one.
 	inHand map[Holder]int
+	atWork map[string]int
 	// became delivers runs that became claimable.
 	became chan schema.Live
 	// pauses of the fleet.
@@ -89,7 +91,7 @@ type entry struct {
 func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
 	r := &LiveRuns{
 		maxClaims: maxClaims, now: now, log: log, stores: shards, shards: make([]shardRuns, len(shards)),
-		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
+		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), atWork: make(map[string]int), became: make(chan schema.Live, maxBecame),
 	}
 	for i := range r.shards {
 		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision), untold: make(map[string]schema.Revision)}
@@ -128,11 +130,11 @@ func (w *Want) Matches(l *schema.Live) bool {
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can take, and the number of all of them: first its
-// own, then the one that has been claimable for longest. Runs that are paused, or hidden beyond now, are left out.
+// own, then the others, in turns of the tenants. Runs that are paused, or hidden beyond now, are left out.
 //
 // The cost depends on the number of claimable runs, not of live ones.
 func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live, total int) {
-	var own, others []schema.Live
+	others := make(map[string]*tenantRuns)
 	want.MaxClaims = cmp.Or(want.MaxClaims, r.maxClaims)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -141,15 +143,21 @@ func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live
 			continue
 		}
 		total++
-		switch {
-		case e.live.Executor == want.Executor && len(own) < MaxCandidates:
-			own = append(own, e.live)
-		case len(own)+len(others) < MaxCandidates:
-			others = append(others, e.live)
+		if e.live.Executor == want.Executor {
+			if len(candidates) < MaxCandidates {
+				candidates = append(candidates, e.live)
+			}
+			continue
+		}
+		name := tenantOf(&e.live)
+		if others[name] == nil {
+			others[name] = &tenantRuns{atWork: r.atWork[name]}
+		}
+		if of := others[name]; len(of.waiting) < MaxCandidates {
+			of.waiting = append(of.waiting, e)
 		}
 	}
-	candidates = append(own, others...)
-	return candidates[:min(len(candidates), MaxCandidates)], total
+	return append(candidates, inTurns(slices.Collect(maps.Values(others)), MaxCandidates-len(candidates))...), total
 }
 
 // Hide leaves a run out of [LiveRuns.Claimable] until the given time, or until its entry changes: a claim is about to

@@ -60,6 +60,36 @@ func TestLiveRuns_Claim_OwnRunsThenOldest(t *testing.T) {
 	require.Equal(t, Counts{Live: 8, Claimable: 6, Quarantined: 1}, r.Counts())
 }
 
+func TestLiveRuns_ManyRunsOfATenant_OthersTakeTurns(t *testing.T) {
+	t.Parallel()
+	of := func(tenant, run string, age int) schema.Live {
+		l := fleettest.Orphan(run, "x", age)
+		l.Labels = map[string]string{schema.TenantLabel: tenant}
+		return l
+	}
+	working := of("small", "at-work", 1)
+	working.Status = schema.StatusRunning
+	entries := []schema.Live{working, fleettest.Orphan("none", "x", 1)}
+	for i := range 10_000 {
+		entries = append(entries, of("big", fmt.Sprintf("big-%04d", i), 20_000-i))
+	}
+	for i := range 3 {
+		entries = append(entries, of("small", fmt.Sprintf("small-%d", i), 10-i))
+	}
+	r := tableOf(t, entries...)
+	got, total := r.Claimable(fleettest.Noon, Want{Executor: "me"})
+	require.Equal(t, []string{"big-0000", "none", "big-0001", "small-0", "big-0002", "small-1", "big-0003", "small-2", "big-0004", "big-0005"}, runsOf(got)[:10])
+	require.Len(t, got, MaxCandidates)
+	require.Equal(t, 10_004, total)
+
+	// A run that was just given counts, and one whose executor left does not.
+	r.Take("big-0000", 2, Holder{"me", "i"}, "request", fleettest.Noon.Add(time.Minute))
+	working.Status = schema.StatusOrphaned
+	r.apply(0, &kvstore.LiveEntry{Run: "at-work", Live: &working, Revision: 20_000})
+	got, _ = r.Claimable(fleettest.Noon, Want{Executor: "me"})
+	require.Equal(t, []string{"small-0", "none", "big-0001", "small-1"}, runsOf(got)[:4])
+}
+
 func TestLiveRuns_EntryRemoved_NotClaimable(t *testing.T) {
 	t.Parallel()
 	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20))

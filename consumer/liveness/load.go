@@ -1,6 +1,8 @@
 package liveness
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -69,6 +71,7 @@ func holderOf(l *schema.Live) Holder {
 func (r *LiveRuns) remember(e *entry) {
 	if e.holder != (Holder{}) {
 		r.inHand[e.holder]++
+		r.atWork[tenantOf(&e.live)]++
 	}
 	if e.key.request != "" {
 		r.taken[e.key] = e
@@ -85,4 +88,33 @@ func (r *LiveRuns) forget(e *entry) {
 	if r.inHand[e.holder]--; r.inHand[e.holder] == 0 {
 		delete(r.inHand, e.holder)
 	}
+	tenant := tenantOf(&e.live)
+	if r.atWork[tenant]--; r.atWork[tenant] == 0 {
+		delete(r.atWork, tenant)
+	}
+}
+
+// tenantOf is the tenant of a run; those without one, or with an encrypted one, share a turn.
+func tenantOf(l *schema.Live) string { return l.Labels[schema.TenantLabel] }
+
+// tenantRuns are runs of a tenant: the number of those that executors work on, and those that wait, the oldest first.
+type tenantRuns struct {
+	atWork  int
+	waiting []*entry
+}
+
+// inTurns picks runs, each time the oldest one of the tenant with the fewest runs at work, picked ones included: a
+// tenant that submits thousands does not keep the others waiting.
+func inTurns(tenants []*tenantRuns, most int) (picked []schema.Live) {
+	for len(picked) < most && len(tenants) > 0 {
+		next := slices.MinFunc(tenants, func(a, b *tenantRuns) int {
+			return cmp.Or(cmp.Compare(a.atWork, b.atWork), byAge(a.waiting[0], b.waiting[0]))
+		})
+		picked = append(picked, next.waiting[0].live)
+		next.atWork++
+		if next.waiting = next.waiting[1:]; len(next.waiting) == 0 {
+			tenants = slices.DeleteFunc(tenants, func(t *tenantRuns) bool { return t == next })
+		}
+	}
+	return picked
 }

@@ -75,7 +75,7 @@ func (c *claims) look() (done func()) {
 	return func() { count(-1) }
 }
 
-// reserve chooses one of the candidates for a request: the oldest of the executor's own runs, or else of all. Each of
+// reserve chooses one of the candidates for a request: the first of the executor's own runs, or else of all. Each of
 // several concurrent requests takes one of the first few. The choice follows from the request, so that another
 // replica tends to choose the same run for a repeat.
 func (c *claims) reserve(req *schema.ClaimRequest, candidates []schema.Live) (string, bool) {
