@@ -21,7 +21,7 @@ type cli struct {
 	Quiet bool `short:"q" help:"Print no progress."`
 
 	Run    runCmd    `cmd:"" default:"withargs" help:"Compare Waymark with raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
-	Report reportCmd `cmd:"" help:"Print the medians of whole turns, of Waymark and of other systems."`
+	Report reportCmd `cmd:"" help:"Print tables of what measurements of Waymark and of other systems wrote: medians, and what they show."`
 	Child  childCmd  `cmd:"" hidden:""`
 }
 
@@ -40,40 +40,29 @@ const (
 	exitInterrupted = 130
 )
 
-// failure is an error with its exit code and a hint.
+// failure is an error with its exit code.
 type failure struct {
 	error
 	code int
-	hint string
 }
 
 // Unwrap returns the cause.
 func (f *failure) Unwrap() error { return f.error }
 
-// explain finds the exit code and the hint of an error.
+// explain finds the exit code of an error.
 func explain(ctx context.Context, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return &failure{errors.New("interrupted"), exitInterrupted, ""}
+	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return &failure{errors.New("interrupted"), exitInterrupted}
+	case errors.Is(err, bench.ErrWrongData), errors.Is(err, bench.ErrResult):
+		return &failure{err, exitDamaged}
+	case errors.Is(err, bench.ErrUnknownCase), errors.Is(err, bench.ErrOptions):
+		return &failure{err, exitUsage}
 	}
-	for _, known := range []struct {
-		err  error
-		code int
-		hint string
-	}{
-		{bench.ErrWrongData, exitDamaged, "look for the fault before you measure again: these figures are worth nothing"},
-		{bench.ErrUnknownCase, exitUsage, "list the cases with --list"},
-		{bench.ErrOptions, exitUsage, "see: run --help"},
-		{bench.ErrResult, exitDamaged, "use files that --out FILE wrote"},
-		{bench.ErrChild, exitFailure, "its messages are above; --server embedded needs no further process"},
-	} {
-		if errors.Is(err, known.err) {
-			return &failure{err, known.code, known.hint}
-		}
-	}
-	return &failure{err, exitFailure, ""}
+	return &failure{err, exitFailure}
 }
 
 func main() {
@@ -82,9 +71,6 @@ func main() {
 	if err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
 		f := explain(ctx, err)
 		fmt.Fprintln(os.Stderr, "bench:", strings.ReplaceAll(f.Error(), "\n", "\n  "))
-		if f.hint != "" {
-			fmt.Fprintln(os.Stderr, "hint:", f.hint)
-		}
 		os.Exit(f.code) //nolint:forbidigo // this is main
 	}
 }
@@ -108,7 +94,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return nil
 	}
 	if err != nil {
-		return &failure{err, exitUsage, "see: --help"}
+		return &failure{fmt.Errorf("%w: see --help", err), exitUsage}
 	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return parsed.Run(a)

@@ -1,54 +1,27 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"runtime/debug"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/term"
 )
 
-// column is a column of a table; right aligns numbers.
-type column struct {
-	title string
-	right bool
-}
-
-// printTable prints rows below their titles, two spaces between columns. Without rows it prints nothing.
-func printTable(w io.Writer, columns []column, rows [][]string) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	titles := make([]string, len(columns))
-	for i, c := range columns {
-		titles[i] = c.title
-	}
-	rows = append([][]string{titles}, rows...)
-	widths := make([]int, len(columns))
+// printTable prints rows, the first of which are titles.
+func printTable(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		if _, err := fmt.Fprintln(t, strings.Join(row, "\t")); err != nil {
+			return err
 		}
 	}
-	var b strings.Builder
-	for _, row := range rows {
-		var cells strings.Builder
-		for i, cell := range row {
-			space := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if columns[i].right {
-				cells.WriteString(space + cell + "  ")
-			} else {
-				cells.WriteString(cell + space + "  ")
-			}
-		}
-		b.WriteString(strings.TrimRight(cells.String(), " ") + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return t.Flush()
 }
 
 // newLogger writes errors to w: text for a person at a terminal, JSON for everything else.
@@ -67,16 +40,9 @@ func isTerminal(stream any) bool {
 
 // version returns the version of the sources, as the toolchain stamped it into the binary.
 func version() string {
-	v, revision := "devel", ""
-	if build, ok := debug.ReadBuildInfo(); ok {
-		if build.Main.Version != "" && build.Main.Version != "(devel)" {
-			v = build.Main.Version
-		}
-		for _, s := range build.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
-			}
-		}
+	build, _ := debug.ReadBuildInfo()
+	if build == nil {
+		return "devel"
 	}
-	return strings.TrimSpace(v + " " + revision)
+	return build.Main.Version
 }

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/pprof"
+	"slices"
+	"time"
 
 	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
@@ -53,7 +58,7 @@ func (c runCmd) options(a *app) (bench.Options, error) {
 	return o, o.Validate()
 }
 
-// Run measures the cases and prints a table of them, or with --json each line as it comes.
+// Run measures the cases and prints tables of them, or with --json each line as it comes.
 func (c runCmd) Run(ctx context.Context, a *app) (err error) {
 	cases, err := bench.Find(c.Case...)
 	if err != nil {
@@ -81,9 +86,16 @@ func (c runCmd) Run(ctx context.Context, a *app) (err error) {
 		defer func() { err = errors.Join(err, file.Close()) }()
 		outs = append(outs, file)
 	}
-	stopProfile, err := c.profile()
-	if err != nil {
-		return err
+	if c.CPUProfile != "" {
+		file, err := os.Create(c.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	var results []bench.Result
 	err = bench.Run(ctx, cases, o, func(r *bench.Result) error {
@@ -91,77 +103,29 @@ func (c runCmd) Run(ctx context.Context, a *app) (err error) {
 		_, err := r.WriteTo(io.MultiWriter(outs...))
 		return err
 	})
-	err = errors.Join(err, stopProfile())
 	if !a.cli.JSON {
-		err = errors.Join(err, printResults(a.stdout, results))
+		tables := bench.Tables(results)
+		// Whole turns are compared by a report of several systems.
+		err = errors.Join(err, printTables(a.stdout, slices.DeleteFunc(tables, func(t bench.Table) bool { return t.Name == "turns" })))
 	}
 	return err
 }
 
-// profile begins the profile that was asked for; stop writes it.
-func (c runCmd) profile() (stop func() error, err error) {
-	if c.CPUProfile == "" {
-		return func() error { return nil }, nil
-	}
-	file, err := os.Create(c.CPUProfile)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return func() error {
-		pprof.StopCPUProfile()
-		return file.Close()
-	}, nil
-}
-
 func listCases(a *app, cases []bench.Case) error {
-	rows := make([][]string, len(cases))
-	for i, c := range cases {
-		rows[i] = []string{c.Name, c.About}
+	rows := [][]string{{"CASE", "MEASURES"}}
+	for _, c := range cases {
+		rows = append(rows, []string{c.Name, c.About})
 	}
-	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES"}}, rows)
+	return printTable(a.stdout, rows)
 }
 
-// printResults prints a row for each measured line, then the aims.
-func printResults(w io.Writer, results []bench.Result) error {
-	rows := make([][]string, len(results))
-	var verdicts [][]string
-	for i, r := range results {
-		rows[i] = r.Row()
-		verdicts = append(verdicts, r.Verdicts()...)
-	}
-	if err := printTable(w, []column{
-		{title: "CASE"},
-		{title: "RATE/S", right: true},
-		{title: "P50 US", right: true},
-		{title: "P99 US", right: true},
-		{title: "RAW/S", right: true},
-		{title: "RAW P50", right: true},
-		{title: "RATE/RAW", right: true},
-		{title: "P50/RAW", right: true},
-	}, rows); err != nil || len(verdicts) == 0 {
-		return err
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
-	return printTable(w, []column{
-		{title: "CASE"},
-		{title: "AIM"},
-		{title: "MEASURED", right: true},
-		{title: "TO REACH"},
-		{title: "VERDICT"},
-	}, verdicts)
-}
-
-// reportCmd compares whole turns of several systems, which "make bench-turn" measures in alternation.
+// reportCmd prints tables of what several measurements wrote, "make bench-page" those of docs/performance.md.
 type reportCmd struct {
 	File []string `arg:"" help:"Lines that --out and tools/bench/peers wrote."`
+	CSV  string   `name:"csv" placeholder:"DIR" help:"Write each table to a file of this directory, too, with the date and the command that measured it."`
 }
 
-// Run reads the files and prints the table.
+// Run reads the files and prints the tables.
 func (c reportCmd) Run(a *app) error {
 	var results []bench.Result
 	for _, name := range c.File {
@@ -175,19 +139,40 @@ func (c reportCmd) Run(a *app) error {
 		}
 		results = append(results, read...)
 	}
-	return printTable(a.stdout, []column{
-		{title: "SYSTEM"},
-		{title: "SERVER"},
-		{title: "RUNS", right: true},
-		{title: "EXECUTORS", right: true},
-		{title: "TURNS/S", right: true},
-		{title: "P50 US", right: true},
-		{title: "P99 US", right: true},
-		{title: "STORED/PAYLOAD", right: true},
-		{title: "DEVICE/PAYLOAD", right: true},
-		{title: "CPU US", right: true},
-		{title: "LINES", right: true},
-	}, bench.WholeTurnsTable(results))
+	tables := bench.Tables(results)
+	if c.CSV != "" {
+		for _, t := range tables {
+			if err := writeCSV(filepath.Join(c.CSV, t.Name+".csv"), t.Rows); err != nil {
+				return err
+			}
+		}
+	}
+	return printTables(a.stdout, tables)
+}
+
+func printTables(w io.Writer, tables []bench.Table) error {
+	for i, t := range tables {
+		if i > 0 {
+			_, _ = fmt.Fprintln(w) // the table behind it reports the error
+		}
+		if err := printTable(w, t.Rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeCSV writes a table with the day of today and the command of the Makefile.
+func writeCSV(name string, rows [][]string) error {
+	begin := []string{"date", "command"}
+	var text bytes.Buffer
+	w := csv.NewWriter(&text)
+	for _, row := range rows {
+		_ = w.Write(append(slices.Clip(begin), row...)) // a buffer takes all
+		begin = []string{time.Now().Format(time.DateOnly), "make bench-page"}
+	}
+	w.Flush()
+	return os.WriteFile(name, text.Bytes(), 0o644) //nolint:gosec // figures are no secret
 }
 
 // childCmd is a process of a measurement: a server, a daemon or an executor.

@@ -49,7 +49,6 @@ func TestCases_EveryVariant_WellFormedLine(t *testing.T) {
 			o := quick(t)
 			results := measure(t, o, c)
 			require.Len(t, results, len(c.Variants(o.Defaults())))
-			aims := 0
 			for _, r := range results {
 				require.Empty(t, r.Error)
 				require.Equal(t, c.Name, r.Case)
@@ -57,12 +56,10 @@ func TestCases_EveryVariant_WellFormedLine(t *testing.T) {
 				require.NotZero(t, r.Verified, "it was read back")
 				require.NotNil(t, r.Ours)
 				require.Positive(t, r.Ours.Count)
-				aims += len(r.Aims)
 				require.Equal(t, "test", r.Version)
 				require.NotZero(t, r.Machine.CPUs)
 				require.NotEmpty(t, r.Began)
 			}
-			require.Positive(t, aims, "it says what is to be reached")
 		})
 	}
 }
@@ -167,7 +164,7 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 	o.Runs = 1
 	lone := measure(t, o, found[0])
 	require.Len(t, results, 1)
-	require.Len(t, lone, 1)
+	require.Len(t, lone, 2, "one run takes small steps, too")
 	for _, r := range results {
 		require.EqualValues(t, 2, r.Parameters["executors"])
 		require.EqualValues(t, 10, r.Ours.Count, "two turns of each run")
@@ -175,7 +172,7 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 		require.NotNil(t, r.StoredPerPayload)
 		if r.CPU != nil {
 			require.Contains(t, r.CPU, "executor")
-			require.Contains(t, r.PeakMemory, "executor")
+			require.Contains(t, r.RawCPU, "executor", "the raw writers are in the same processes")
 		}
 	}
 	// Behind its start a run has a turn of warm-up and two of the round, of three events.
@@ -183,6 +180,15 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 	require.EqualValues(t, 1+3*3, lone[0].Verified)
 	require.EqualValues(t, 1, lone[0].Parameters["executors"], "at most one a run")
 	require.InDelta(t, 10*bench.TurnPayload, *results[0].PayloadBytes, 0)
+	if testing.Short() {
+		t.Skip("short: without a model and tools that take their time")
+	}
+	o.Runs = 16
+	timed := measure(t, o, found[0])
+	require.Len(t, timed, 2)
+	require.Equal(t, "timed", timed[1].Parameters["steps"])
+	require.EqualValues(t, 32, timed[1].Ours.Count)
+	require.Less(t, *timed[1].Ours.P50, 200e3, "the times of model and tools are no part of it")
 }
 
 func TestMeasurement_Interrupted_LeavesNothing(t *testing.T) {
@@ -210,7 +216,6 @@ func TestMeasurement_Interrupted_LeavesNothing(t *testing.T) {
 
 func TestOptions_Invalid_NamesField(t *testing.T) {
 	for field, o := range map[string]bench.Options{
-		"server":    {Server: "moon"},
 		"sync":      {Sync: "never"},
 		"rounds":    {Rounds: -1},
 		"runs":      {Runs: -1},

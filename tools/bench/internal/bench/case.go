@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -12,8 +14,6 @@ type Case struct {
 	Name string
 	// About describes the measurement and its comparison in a sentence.
 	About string
-	// Uses names the options that the case understands in addition to rounds, server and sync: runs, turns, shards, daemons, executors.
-	Uses []string
 	// Variants returns the variants for some options; each has a world of its own.
 	Variants func(o Options) []Variant
 }
@@ -42,8 +42,6 @@ type Trial struct {
 	Ours func(ctx context.Context, round int) (Sample, error)
 	// Verify compares the store with the writers' views; see [World.Verify]. Required.
 	Verify func(ctx context.Context) error
-	// Finish adds the case's aims to the complete result. May be nil.
-	Finish func(ctx context.Context, r *Result) error
 }
 
 // Sample is the measurement of one round. Zero fields were not measured.
@@ -56,17 +54,15 @@ type Sample struct {
 	Latencies []time.Duration
 	// Payload is the size in bytes of messages, arguments and results.
 	Payload int64
-	// Bytes were sent over the wire; above 0 a rate in MB/s is reported.
-	Bytes int64
 }
 
 // Cases are all cases, in the order in which they are run.
 func Cases() []Case {
 	return []Case{
 		boundaryCase(),
-		boundariesCase(),
 		turnCase(),
 		foldCase(),
+		lagCase(),
 		recoveryCase(),
 	}
 }
@@ -86,7 +82,11 @@ func Find(names ...string) ([]Case, error) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(c Case) bool { return c.Name == name }) {
-			return nil, &UnknownCaseError{Name: name}
+			names := make([]string, len(all))
+			for i, c := range all {
+				names[i] = c.Name
+			}
+			return nil, fmt.Errorf("%w: %q; there are %s", ErrUnknownCase, name, strings.Join(names, ", "))
 		}
 	}
 	return found, nil

@@ -45,10 +45,12 @@ type daemonRole struct {
 
 // childAnswer is each line that a child writes: one when it is ready, one for each line that it reads after the first.
 type childAnswer struct {
-	Error string     `json:"error,omitzero"`
-	URL   string     `json:"url,omitzero"`
-	Usage usage      `json:"usage"`
-	Fold  foldCounts `json:"fold"`
+	Error string `json:"error,omitzero"`
+	URL   string `json:"url,omitzero"`
+	// CPU of the process in us, absent where the system does not report it.
+	CPU *float64 `json:"cpu_us,omitzero"`
+	// Leading is the number of shards that a daemon folds.
+	Leading int `json:"leading,omitzero"`
 	// Latencies of turns in ns, and the heads of runs, of an executor that was asked for them.
 	Latencies []int64 `json:"latencies_ns,omitzero"`
 	Wrote     []Wrote `json:"wrote,omitzero"`
@@ -115,7 +117,7 @@ func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() e
 		if err != nil {
 			return nil, nil, err
 		}
-		return s.Close, only(func() childAnswer { return childAnswer{URL: s.URL(), Usage: ownUsage()} }), nil
+		return s.Close, only(func() childAnswer { return childAnswer{URL: s.URL(), CPU: cpuTime()} }), nil
 	case r.Daemon != nil:
 		connect := func(name string) (*link, error) {
 			return dial(r.Daemon.URL, name, nats.UserInfo(r.Daemon.User, r.Daemon.Password))
@@ -124,13 +126,13 @@ func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() e
 		if err != nil {
 			return nil, nil, err
 		}
-		return d.stop, only(func() childAnswer { return childAnswer{Usage: ownUsage(), Fold: d.counts()} }), nil
+		return d.stop, only(func() childAnswer { return childAnswer{CPU: cpuTime(), Leading: d.leading()} }), nil
 	case r.Executor != nil:
 		e, err := r.Executor.start(ctx, log)
 		if err != nil {
 			return nil, nil, err
 		}
-		return e.stop, e.do, nil
+		return e.stop, e.answer, nil
 	}
 	return nil, nil, fmt.Errorf("%w: it is to be nothing", ErrChild)
 }
@@ -181,7 +183,8 @@ func startChild(ctx context.Context, command func() *exec.Cmd, name string, role
 	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
 	defer stopKill()
 	if c.first, err = c.ask(childWait, line); err != nil {
-		return nil, errors.Join(err, c.kill())
+		_ = c.cmd.Process.Kill() // it may have ended already
+		return nil, errors.Join(err, c.cmd.Wait())
 	}
 	return c, nil
 }
@@ -236,20 +239,4 @@ func stopChildren(children []*child) error {
 	}
 	group.Wait()
 	return errors.Join(errs...)
-}
-
-// kill ends the process like kill -9, and waits until it has exited.
-func (c *child) kill() error {
-	if c.gone {
-		return nil
-	}
-	c.gone = true
-	if err := c.cmd.Process.Kill(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrChild, c.name, err)
-	}
-	var exit *exec.ExitError
-	if err := c.cmd.Wait(); err != nil && !errors.As(err, &exit) {
-		return fmt.Errorf("%w: %s: %w", ErrChild, c.name, err)
-	}
-	return nil
 }

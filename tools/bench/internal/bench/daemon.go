@@ -26,22 +26,6 @@ type daemonConfig struct {
 	Shared bool
 }
 
-// foldCounts are the counts of a daemon's fold workers.
-type foldCounts struct {
-	Events, Checkpoints, Segments, SegmentBytes, Batches int64
-	// Leading is the number of shards that it folds.
-	Leading int64
-}
-
-func (c *foldCounts) add(o foldCounts) {
-	c.Events += o.Events
-	c.Checkpoints += o.Checkpoints
-	c.Segments += o.Segments
-	c.SegmentBytes += o.SegmentBytes
-	c.Batches += o.Batches
-	c.Leading += o.Leading
-}
-
 // daemon is what "waymark serve --nats" runs, without its HTTP server.
 type daemon struct {
 	cancel  context.CancelFunc
@@ -100,20 +84,14 @@ func (d *daemon) connect(connect connector, name string) (jetstream.JetStream, e
 	return jetstream.New(l.Conn)
 }
 
-// counts returns the counts of its fold workers so far.
-func (d *daemon) counts() foldCounts {
-	var c foldCounts
+// leading is the number of shards that it folds.
+func (d *daemon) leading() (n int) {
 	for _, f := range d.waymark.Workers() {
-		s := f.Stats()
-		c.add(foldCounts{
-			Events: s.Events.Load(), Checkpoints: s.Checkpoints.Load(), Batches: s.Batches.Load(),
-			Segments: s.Segments.Load(), SegmentBytes: s.SegmentBytes.Load(),
-		})
 		if f.Leads() {
-			c.Leading++
+			n++
 		}
 	}
-	return c
+	return n
 }
 
 // stop ends the daemon cleanly: it releases its leases. A second call does nothing.

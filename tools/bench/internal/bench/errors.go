@@ -3,11 +3,10 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 var (
-	// ErrUnknownCase is returned for the name of an unknown case; see [UnknownCaseError].
+	// ErrUnknownCase is returned for the name of an unknown case. The message lists the cases.
 	ErrUnknownCase = errors.New("there is no such case")
 	// ErrOptions is returned for options out of range. The message names the field.
 	ErrOptions = errors.New("invalid options")
@@ -19,22 +18,6 @@ var (
 	// ErrChild is returned when a process of the measurement did not start or ended early.
 	ErrChild = errors.New("a process of the measurement failed")
 )
-
-// UnknownCaseError names the case that is not there. It matches [ErrUnknownCase].
-type UnknownCaseError struct{ Name string }
-
-// Error names the case and those there are.
-func (e *UnknownCaseError) Error() string {
-	all := Cases()
-	names := make([]string, len(all))
-	for i, c := range all {
-		names[i] = c.Name
-	}
-	return fmt.Sprintf("%s: %q; there are %s", ErrUnknownCase, e.Name, strings.Join(names, ", "))
-}
-
-// Unwrap makes the error match ErrUnknownCase.
-func (e *UnknownCaseError) Unwrap() error { return ErrUnknownCase }
 
 // WrongDataError names a difference between the data written and read back. It matches [ErrWrongData].
 type WrongDataError struct {

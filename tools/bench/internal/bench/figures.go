@@ -45,15 +45,12 @@ func figures(samples []Sample) *Figures {
 		return nil
 	}
 	f := new(Figures)
-	var rates, sizes, p50 []float64
+	var rates, p50 []float64
 	var all []time.Duration // high percentiles are taken over all rounds together
 	for _, s := range samples {
 		f.Count += s.Boundaries
 		if s.Elapsed > 0 && s.Boundaries > 0 {
 			rates = append(rates, float64(s.Boundaries)/s.Elapsed.Seconds())
-		}
-		if s.Elapsed > 0 && s.Bytes > 0 {
-			sizes = append(sizes, float64(s.Bytes)/1e6/s.Elapsed.Seconds())
 		}
 		slices.Sort(s.Latencies)
 		if v := percentile(s.Latencies, 0.5); v != nil {
@@ -65,15 +62,11 @@ func figures(samples []Sample) *Figures {
 	if len(all) >= 100 {
 		f.P99 = percentile(all, 0.99)
 	}
-	if len(all) >= 1000 {
-		f.P999 = percentile(all, 0.999)
-	}
 	spreadOf := rates
 	if len(rates) == 0 {
 		spreadOf = p50
 	}
-	f.PerSecond, f.MBPerSecond = median(rates), median(sizes)
-	f.P50 = median(p50)
+	f.PerSecond, f.P50 = median(rates), median(p50)
 	if len(spreadOf) > 1 {
 		width := spreadOf[len(spreadOf)-1] - spreadOf[0] // median has sorted them
 		f.Spread = ratio(&width, median(spreadOf))

@@ -16,11 +16,10 @@ type link struct {
 // linkWith opens a connection by the given function, with the options that executors and daemons use.
 func linkWith(name string, connect func(...nats.Option) (*nats.Conn, error), opts ...nats.Option) (*link, error) {
 	l := &link{closed: make(chan struct{})}
-	opts = append(opts,
-		nats.Name("waymark bench "+name), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1),
-		nats.ClosedHandler(func(*nats.Conn) { close(l.closed) }))
 	var err error
-	if l.Conn, err = connect(opts...); err != nil {
+	if l.Conn, err = connect(append(opts,
+		nats.Name("waymark bench "+name), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.ClosedHandler(func(*nats.Conn) { close(l.closed) }))...); err != nil {
 		return nil, fmt.Errorf("connection of the %s: %w", name, err)
 	}
 	return l, nil

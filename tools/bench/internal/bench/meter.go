@@ -8,9 +8,8 @@ import (
 
 // reading is the usage and the storage of a world at a moment.
 type reading struct {
-	// used by kind of process: measuring, server, daemon, executor. A measuring process may hold servers and daemons, too.
-	used map[string]usage
-	fold foldCounts
+	// cpu by kind of process in us: measuring, server, daemon, executor. A measuring process may hold servers and daemons, too.
+	cpu map[string]*float64
 	// log, segments and checkpoints as JetStream counts them.
 	log, segments, checkpoints stored
 }
@@ -47,38 +46,34 @@ func (s stored) meanPutBytes(before stored) *float64 {
 	return &b
 }
 
+// measures reports whether this process has a part in what is measured, and not just tells other processes to play.
+func (w *World) measures() bool {
+	return w.Spec.Server == Embedded || w.Spec.Daemons == 0 || len(w.executors) == 0
+}
+
 // read takes a reading.
 func (w *World) read(ctx context.Context) (reading, error) {
-	r := reading{used: map[string]usage{"measuring": ownUsage()}}
-	merge := func(kind string, u usage) {
-		if old, ok := r.used[kind]; ok {
-			u = usage{CPU: sum(old.CPU, u.CPU), Resident: sum(old.Resident, u.Resident), PeakResident: sum(old.PeakResident, u.PeakResident), Written: sum(old.Written, u.Written)}
-		}
-		r.used[kind] = u
+	r := reading{cpu: make(map[string]*float64)}
+	if w.measures() {
+		r.cpu["measuring"] = cpuTime()
 	}
-	for _, c := range w.servers.children {
-		a, err := c.tell()
-		if err != nil {
-			return r, err
-		}
-		merge("server", a.Usage)
-	}
+	kinds := map[string][]*child{"server": w.servers.children, "executor": w.executors}
 	for _, d := range w.daemons {
-		counts, u, err := d.tell()
-		if err != nil {
-			return r, err
-		}
-		r.fold.add(counts)
 		if d.child != nil && !d.gone {
-			merge("daemon", u)
+			kinds["daemon"] = append(kinds["daemon"], d.child)
 		}
 	}
-	for _, c := range w.executors {
-		a, err := c.tell()
-		if err != nil {
-			return r, err
+	for kind, children := range kinds {
+		for i, c := range children {
+			a, err := c.tell()
+			if err != nil {
+				return r, err
+			}
+			if i > 0 {
+				a.CPU = sum(r.cpu[kind], a.CPU)
+			}
+			r.cpu[kind] = a.CPU
 		}
-		merge("executor", a.Usage)
 	}
 	for _, shard := range w.shards {
 		for stream, into := range map[string]*stored{
@@ -115,28 +110,23 @@ func sum(a, b *float64) *float64 {
 	return &s
 }
 
-// spent is the usage of a world during our rounds, by kind of process.
+// spent is the processor time of a world during the rounds of one side, by kind of process.
 type spent struct {
 	cpu map[string]float64
-	// written is nil once a process did not report it.
-	written *float64
-	// known is false once a kind of process did not report its usage.
-	known bool
+	// unknown is true once a kind of process did not report it.
+	unknown bool
 }
 
-// add adds the usage between two readings.
+// add adds what was used between two readings.
 func (s *spent) add(before, after reading) {
 	if s.cpu == nil {
-		s.cpu, s.known, s.written = make(map[string]float64), true, new(float64)
+		s.cpu = make(map[string]float64)
 	}
-	written := new(float64)
-	for kind, now := range after.used {
-		if d := minus(now.CPU, before.used[kind].CPU); d != nil {
-			s.cpu[kind] += *d
+	for kind, now := range after.cpu {
+		if was := before.cpu[kind]; now != nil && was != nil {
+			s.cpu[kind] += *now - *was
 		} else {
-			s.known = false
+			s.unknown = true
 		}
-		written = sum(written, minus(now.Written, before.used[kind].Written))
 	}
-	s.written = sum(s.written, written)
 }

@@ -2,9 +2,7 @@ package bench
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"time"
 
 	"github.com/rs/zerolog"
 )
@@ -61,8 +59,6 @@ type Options struct {
 	Child func() *exec.Cmd
 	// Version of Waymark, for the results.
 	Version string
-	// Now is the clock of events; nil means time.Now. Durations are always measured.
-	Now func() time.Time
 	// Progress is called with the name of each measurement; nil means no callback.
 	Progress func(text string)
 	// Logger of servers, daemons and executors. The zero value is silent.
@@ -77,9 +73,6 @@ func (o Options) Defaults() Options {
 	if o.Rounds == 0 {
 		o.Rounds = o.Pick(0, DefaultRounds, 1)
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -88,26 +81,23 @@ func (o Options) Defaults() Options {
 
 // Validate reports the first field that is out of range. The error wraps [ErrOptions].
 func (o Options) Validate() error {
-	bad := func(field string, value any, want string) error {
-		return fmt.Errorf("%w: %s is %v: %s", ErrOptions, field, value, want)
+	for _, f := range []struct {
+		name     string
+		n, limit int
+	}{
+		{"rounds", o.Rounds, 1000},
+		{"runs", o.Runs, 1_000_000},
+		{"turns", o.Turns, 1_000_000},
+		{"shards", o.Shards, 64},
+		{"daemons", o.Daemons, 16},
+		{"executors", o.Executors, 256},
+	} {
+		if f.n < 0 || f.n > f.limit {
+			return fmt.Errorf("%w: %s is %d: use 1 to %d, or 0 for the default", ErrOptions, f.name, f.n, f.limit)
+		}
 	}
-	switch {
-	case o.Server != "" && o.Server != Embedded && o.Server != OwnProcess && o.Server != ThreeNodes:
-		return bad("server", o.Server, "use embedded, process or cluster")
-	case o.Sync != "" && o.Sync != SyncAlways && o.Sync != SyncDefault:
-		return bad("sync", o.Sync, "use always or default")
-	case o.Rounds < 0 || o.Rounds > 1000:
-		return bad("rounds", o.Rounds, "use 1 to 1000")
-	case o.Runs < 0 || o.Runs > 100_000_000:
-		return bad("runs", o.Runs, "use 1 to 100000000")
-	case o.Turns < 0 || o.Turns > 1_000_000:
-		return bad("turns", o.Turns, "use 1 to 1000000")
-	case o.Shards < 0 || o.Shards > 64:
-		return bad("shards", o.Shards, "use 1 to 64")
-	case o.Daemons < 0 || o.Daemons > 16:
-		return bad("daemons", o.Daemons, "use 1 to 16, or 0 for one within this process")
-	case o.Executors < 0 || o.Executors > 256:
-		return bad("executors", o.Executors, "use 1 to 256, or 0 for this process")
+	if o.Sync != "" && o.Sync != SyncAlways && o.Sync != SyncDefault {
+		return fmt.Errorf("%w: sync is %q: use always or default", ErrOptions, o.Sync)
 	}
 	return nil
 }
@@ -132,12 +122,4 @@ func (o Options) Span(asked int, usual, quick []int) []int {
 		return quick
 	}
 	return usual
-}
-
-// storeDir is where the temporary directories are made.
-func (o Options) storeDir() string {
-	if o.Store != "" {
-		return o.Store
-	}
-	return os.TempDir()
 }

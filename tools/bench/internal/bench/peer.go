@@ -9,14 +9,14 @@ import (
 // peerCase is the name of the case in lines of other systems.
 const peerCase = "peer"
 
-// Peer is a measurement of another system under the same workload: one line of JSON, written by tools/bench/peers. The
-// lines have further figures, for docs/performance/peers.csv.
+// Peer is a measurement of another system under the same workload: one line of JSON, written by tools/bench/peers.
 type Peer struct {
 	Format int `json:"waymark_bench_peer"`
-	// System with its version, its store, and the source of the figures.
+	// System with its version, and its store.
 	System string `json:"system"`
 	Store  string `json:"store"`
-	Source string `json:"source"`
+	// Client is the language of the client.
+	Client string `json:"client"`
 	Quick  bool   `json:"quick,omitzero"`
 	// Runs at once, and the turns of each.
 	Runs  int `json:"runs"`
@@ -25,9 +25,11 @@ type Peer struct {
 	TurnsPerSecond *float64 `json:"turns_per_second,omitzero"`
 	TurnP50        *float64 `json:"turn_p50_us,omitzero"`
 	TurnP99        *float64 `json:"turn_p99_us,omitzero"`
-	// StoredPerPayload are the bytes in the store's log, DevicePerPayload the bytes written to the disk, by payload.
+	// StoredPerPayload are the bytes in the store's log by payload.
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
-	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
+	// ClientCPU and ServerCPU are the processor time of a turn in us.
+	ClientCPU *float64 `json:"client_cpu_us,omitzero"`
+	ServerCPU *float64 `json:"server_cpu_us,omitzero"`
 }
 
 // readPeer reads a line of another system. It returns nil for any other line.

@@ -43,26 +43,18 @@ type Result struct {
 
 	// PayloadBytes is the payload of executors in our rounds.
 	PayloadBytes *float64 `json:"payload_bytes,omitzero"`
-	// DeviceBytes were written to the device by all processes, as the system counts them; the log, segments,
-	// checkpoints and whatever the raw rounds wrote are not told apart, so it is measured over our rounds alone.
-	DeviceBytes *float64 `json:"device_bytes,omitzero"`
 	// LogBytes, SegmentBytes, CheckpointBytes are what JetStream counted, every put included, also of checkpoints
 	// that are gone by now: those count as the ones that are there do on average, save where the case has counted each.
 	LogBytes        *float64 `json:"log_bytes,omitzero"`
 	SegmentBytes    *float64 `json:"segment_bytes,omitzero"`
 	CheckpointBytes *float64 `json:"checkpoint_bytes,omitzero"`
-	// StoredPerPayload is log, segments and checkpoint puts by payload; DevicePerPayload the device's bytes by payload.
+	// StoredPerPayload is log, segments and checkpoint puts by payload.
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
-	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
 
-	// EventsPerCheckpoint is the number of events for each put of a checkpoint.
-	EventsPerCheckpoint *float64 `json:"events_per_checkpoint,omitzero"`
 	// CPU per boundary in us, in our rounds: of all processes, and of each kind where they are processes.
 	CPU map[string]float64 `json:"cpu_us_per_boundary,omitzero"`
-	// PeakMemory is the largest resident size in bytes, of each kind of process.
-	PeakMemory map[string]float64 `json:"peak_memory_bytes,omitzero"`
-	// Aims of the design for this line.
-	Aims []Aim `json:"aims,omitzero"`
+	// RawCPU is the same in the raw rounds, without daemons.
+	RawCPU map[string]float64 `json:"raw_cpu_us_per_boundary,omitzero"`
 	// Verified is the number of events read back and found correct.
 	Verified int64 `json:"verified_events"`
 
@@ -79,15 +71,11 @@ type Result struct {
 // Figures are the figures of one side.
 type Figures struct {
 	// Count of boundaries, or other measured things, over all rounds.
-	Count int64 `json:"count"`
-	// PerSecond, and MBPerSecond if they have a size.
-	PerSecond   *float64 `json:"per_second,omitzero"`
-	MBPerSecond *float64 `json:"mb_per_second,omitzero"`
-	// Percentiles of single ones, in us: the median of the rounds' P50; P99 and P999 over all rounds together, from
-	// 100 and 1,000 single ones up.
-	P50  *float64 `json:"p50_us,omitzero"`
-	P99  *float64 `json:"p99_us,omitzero"`
-	P999 *float64 `json:"p99_9_us,omitzero"`
+	Count     int64    `json:"count"`
+	PerSecond *float64 `json:"per_second,omitzero"`
+	// Percentiles of single ones, in us: the median of the rounds' P50; P99 over all rounds together, from 100 single ones up.
+	P50 *float64 `json:"p50_us,omitzero"`
+	P99 *float64 `json:"p99_us,omitzero"`
 	// Spread is the distance between the fastest and the slowest round, by the median: of PerSecond, else of P50.
 	// Absent with a single round.
 	Spread *float64 `json:"spread,omitzero"`

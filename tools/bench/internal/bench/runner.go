@@ -41,6 +41,9 @@ func Run(ctx context.Context, cases []Case, o Options, emit func(*Result) error)
 	return errors.Join(errs...)
 }
 
+// title names the line.
+func (r *Result) title() string { return title(r.Case, r.Parameters) }
+
 // title names a variant.
 func title(name string, parameters map[string]any) string {
 	var b strings.Builder
@@ -82,7 +85,7 @@ func describe(r *Result, c Case, v Variant, o Options) {
 		r.Rounds = o.Rounds
 	}
 	r.Version = o.Version
-	r.Machine = machine(o.storeDir())
+	r.Machine = machine()
 }
 
 // measure opens a world, measures a variant in it and closes it.
@@ -90,9 +93,8 @@ func measure(ctx context.Context, v Variant, o Options) (_ *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx) // goroutines of the case end here
 	defer cancel()
 	began := time.Now()
-	r := &Result{Began: o.Now().UTC().Format(time.RFC3339)}
-	runtime.GC() // memory of earlier cases does not count
-	forgetPeak()
+	r := &Result{Began: began.UTC().Format(time.RFC3339)}
+	runtime.GC() // garbage of earlier cases does not count
 	w, err := openWorld(ctx, v.spec(o), o)
 	if err != nil {
 		return nil, err
@@ -123,8 +125,13 @@ type measurement struct {
 	trial     *Trial
 	result    *Result
 	rounds    int
-	raw, ours []Sample
-	spent     spent
+	raw, ours side
+}
+
+// side is what was measured of raw JetStream, or of Waymark.
+type side struct {
+	samples []Sample
+	spent   spent
 }
 
 func (m *measurement) run(ctx context.Context) error {
@@ -154,15 +161,12 @@ func (m *measurement) run(ctx context.Context) error {
 		return err
 	}
 	m.result.Verified = m.w.verified
-	if m.trial.Finish != nil {
-		return m.trial.Finish(ctx, m.result)
-	}
 	return nil
 }
 
 // settle waits for unfinished work of the round before.
 func (m *measurement) settle(ctx context.Context) error {
-	if m.w.Spec.NoDaemon && m.w.Daemons() == 0 {
+	if m.w.Spec.NoDaemon && len(m.w.daemons) == 0 {
 		return nil
 	}
 	return m.w.AwaitFolded(ctx)
@@ -175,16 +179,18 @@ func (m *measurement) round(ctx context.Context, round int) error {
 			return fmt.Errorf("preparation: %w", err)
 		}
 	}
+	before, err := m.w.read(ctx)
+	if err != nil {
+		return err
+	}
 	if m.trial.Raw != nil {
 		s, err := m.trial.Raw(ctx, round)
 		if err != nil {
 			return fmt.Errorf("raw: %w", err)
 		}
-		m.raw = append(m.raw, s)
-	}
-	before, err := m.w.read(ctx)
-	if err != nil {
-		return err
+		if before, err = m.raw.add(ctx, m.w, s, before); err != nil {
+			return err
+		}
 	}
 	s, err := m.trial.Ours(ctx, round)
 	if err != nil {
@@ -193,66 +199,61 @@ func (m *measurement) round(ctx context.Context, round int) error {
 	if err := m.settle(ctx); err != nil {
 		return err
 	}
-	after, err := m.w.read(ctx)
-	if err != nil {
-		return err
+	_, err = m.ours.add(ctx, m.w, s, before)
+	return err
+}
+
+// add adds a round that began with a reading, and returns the reading at its end.
+func (s *side) add(ctx context.Context, w *World, sample Sample, before reading) (reading, error) {
+	after, err := w.read(ctx)
+	if err == nil {
+		s.samples = append(s.samples, sample)
+		s.spent.add(before, after)
 	}
-	m.ours = append(m.ours, s)
-	m.spent.add(before, after)
-	return nil
+	return after, err
+}
+
+// cpu returns the processor time of each counted thing in us: of all processes, and of each kind where they are several.
+func (s *side) cpu(count int64) map[string]float64 {
+	if count == 0 || s.spent.unknown {
+		return nil
+	}
+	cpu := map[string]float64{"all": 0}
+	for kind, us := range s.spent.cpu {
+		cpu["all"] += us / float64(count)
+		if len(s.spent.cpu) > 1 {
+			cpu[kind] = us / float64(count)
+		}
+	}
+	return cpu
 }
 
 // fill sets the figures that are measured around the rounds.
 func (m *measurement) fill(begin, end reading) {
 	r := m.result
 	r.Rounds = m.rounds
-	r.Ours, r.Raw = figures(m.ours), figures(m.raw)
+	r.Ours, r.Raw = figures(m.ours.samples), figures(m.raw.samples)
+	r.CPU = m.ours.cpu(r.Ours.Count)
 	if r.Raw != nil {
 		r.RateRatio, r.P50Ratio = ratio(r.Ours.PerSecond, r.Raw.PerSecond), ratio(r.Ours.P50, r.Raw.P50)
-	}
-	if puts := end.fold.Checkpoints - begin.fold.Checkpoints; puts > 0 {
-		perPut := float64(end.fold.Events-begin.fold.Events) / float64(puts)
-		r.EventsPerCheckpoint = &perPut
+		delete(m.raw.spent.cpu, "daemon") // it has no part in raw messages
+		r.RawCPU = m.raw.cpu(r.Raw.Count)
 	}
 	m.fillBytes(begin, end)
-	if n := float64(r.Ours.Count); n > 0 && m.spent.known {
-		r.CPU = make(map[string]float64)
-		all := 0.0
-		for kind, us := range m.spent.cpu {
-			all += us
-			if len(m.spent.cpu) > 1 {
-				r.CPU[kind] = us / n
-			}
-		}
-		r.CPU["all"] = all / n
-	}
-	r.PeakMemory = make(map[string]float64)
-	for kind, u := range end.used {
-		if u.PeakResident != nil {
-			r.PeakMemory[kind] = *u.PeakResident
-		}
-	}
 }
 
 func (m *measurement) fillBytes(begin, end reading) {
 	r := m.result
 	payload := 0.0
-	for _, s := range m.ours {
+	for _, s := range m.ours.samples {
 		payload += float64(s.Payload)
 	}
 	if payload == 0 || end.log.sequences == begin.log.sequences { // nothing was written
 		return
 	}
 	r.PayloadBytes = &payload
-	r.DeviceBytes = m.spent.written
 	r.LogBytes = end.log.putBytes(begin.log)
 	r.SegmentBytes = end.segments.putBytes(begin.segments)
 	r.CheckpointBytes = end.checkpoints.meanPutBytes(begin.checkpoints)
-	r.fillRatios()
-}
-
-// fillRatios computes the ratios of bytes.
-func (r *Result) fillRatios() {
 	r.StoredPerPayload = ratio(sum(sum(r.LogBytes, r.SegmentBytes), r.CheckpointBytes), r.PayloadBytes)
-	r.DevicePerPayload = ratio(r.DeviceBytes, r.PayloadBytes)
 }

@@ -23,9 +23,9 @@ type Shape struct {
 	Calls  int `json:"calls"`
 	Call   int `json:"call"`
 	Result int `json:"result"`
-	// Model and Tool are how long the model takes to answer, and a tool to return.
-	Model time.Duration `json:"model_ns,omitzero"`
-	Tool  time.Duration `json:"tool_ns,omitzero"`
+	// ModelMS and ToolMS are how long the model takes to answer, and a tool to return, in milliseconds.
+	ModelMS int `json:"model_ms,omitzero"`
+	ToolMS  int `json:"tool_ms,omitzero"`
 }
 
 // TurnBoundaries and TurnPayload are those of a [FullTurn].
@@ -34,17 +34,19 @@ const (
 	callBytes   = 300
 	resultBytes = 4 << 10
 	turnCalls   = 2
-	modelTime   = 200 * time.Millisecond
-	toolTime    = 20 * time.Millisecond
+	modelMS     = 200
+	toolMS      = 20
 
 	TurnBoundaries = 1 + turnCalls
 	TurnPayload    = answerBytes + turnCalls*(callBytes+resultBytes)
 )
 
-// FullTurn is the turn of every case. TimedTurn is the same with a model and tools that take their time.
+// FullTurn is the turn of every case. TimedTurn is the same with a model and tools that take their time. SmallTurn is a
+// small step: a call and its result, without text.
 var (
 	FullTurn  = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes}
-	TimedTurn = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes, Model: modelTime, Tool: toolTime}
+	TimedTurn = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes, ModelMS: modelMS, ToolMS: toolMS}
+	SmallTurn = Shape{Calls: 1, Call: 50, Result: 50}
 )
 
 // Boundaries is the number of durable facts of a turn: the answer and the outcome of each call.
@@ -66,18 +68,18 @@ func newPauses(shape Shape, seed uint64) pauses {
 }
 
 func (p *pauses) model(ctx context.Context) error {
-	return p.wait(ctx, p.shape.Model/2+time.Duration(p.rng.Float64()*float64(p.shape.Model)))
+	return p.wait(ctx, (0.5+p.rng.Float64())*float64(p.shape.ModelMS))
 }
 
-func (p *pauses) tool(ctx context.Context) error { return p.wait(ctx, p.shape.Tool) }
+func (p *pauses) tool(ctx context.Context) error { return p.wait(ctx, float64(p.shape.ToolMS)) }
 
-func (p *pauses) wait(ctx context.Context, d time.Duration) error {
-	if d == 0 {
+func (p *pauses) wait(ctx context.Context, ms float64) error {
+	if ms == 0 {
 		return nil
 	}
 	began := time.Now()
 	defer func() { p.waited += time.Since(began) }()
-	return pause.For(ctx, d)
+	return pause.For(ctx, time.Duration(ms*float64(time.Millisecond)))
 }
 
 // Waited returns the time of the pauses since the last call.
@@ -169,7 +171,10 @@ func (p *Player) next() (turnText, publisher.Answer) {
 
 // answerOf returns an answer like an adapter's: the text, a part for each call, and the calls with their arguments.
 func answerOf(text turnText, turn int) publisher.Answer {
-	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(text.answer)}}, FinishReasons: []string{"tool_calls"}}
+	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, FinishReasons: []string{"tool_calls"}}
+	if text.answer != "" {
+		a.Message.Parts = append(a.Message.Parts, schema.Text(text.answer))
+	}
 	for i, arguments := range text.calls {
 		call := publisher.ToolCall{ID: fmt.Sprintf("call-%d-%d", turn, i), Name: "read", Arguments: arguments, Replay: schema.ReplayPure}
 		a.Message.Parts = append(a.Message.Parts, schema.CallPart(call.ID, call.Name))
@@ -202,25 +207,6 @@ func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error)
 			})
 			return err
 		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Record publishes the events of one turn without running tools. It is not measured.
-func (p *Player) Record(ctx context.Context) error {
-	text, answer := p.next()
-	turn, err := p.Run.StartTurn(ctx, publisher.TurnSpec{})
-	if err != nil {
-		return err
-	}
-	keys, err := turn.Answer(ctx, answer)
-	if err != nil {
-		return err
-	}
-	for i, key := range keys {
-		if err := turn.Return(ctx, key, publisher.ToolResult{Result: text.results[i], Duration: time.Millisecond}); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -39,14 +40,13 @@ func TestTurn_EveryForm_IsTheDocumentedEvents(t *testing.T) {
 		Options{Store: t.TempDir(), Logger: natstest.Logger(t)}.Defaults())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
-	for name, shape := range map[string]Shape{"full": FullTurn} {
+	for name, shape := range map[string]Shape{"full": FullTurn, "small": SmallTurn} {
 		t.Run(name, func(t *testing.T) {
 			want := append([]string{schema.TurnAnswered}, slices.Repeat([]string{schema.ToolReturned}, shape.Calls)...)
 			steps := 0
 			played := playedBy(t, w, name+"-played", shape, func(ctx context.Context, p *Player) error {
 				return p.Turn(ctx, func(ctx context.Context, step Step) error { steps++; return step(ctx) })
 			})
-			recorded := playedBy(t, w, name+"-recorded", shape, func(ctx context.Context, p *Player) error { return p.Record(ctx) })
 			require.Equal(t, shape.Boundaries(), steps, "each boundary is a step")
 			types, payload := []string{}, 0
 			for _, e := range played {
@@ -55,23 +55,28 @@ func TestTurn_EveryForm_IsTheDocumentedEvents(t *testing.T) {
 			}
 			require.Equal(t, want, types)
 			require.Equal(t, shape.Payload(), payload, "what is counted as payload is what is stored")
-			require.Equal(t, dataOf(played), dataOf(recorded))
 		})
 	}
-	played := playedBy(t, w, "fold", FullTurn, func(ctx context.Context, p *Player) error { return p.Record(ctx) })
+	played := playedBy(t, w, "fold", FullTurn, func(ctx context.Context, p *Player) error {
+		return p.Turn(ctx, func(ctx context.Context, step Step) error { return step(ctx) })
+	})
 	for i, d := range turnData(NewText(1), 1) {
-		e, err := (&schema.Writer{Fleet: FleetName, Run: "fold", Executor: "e", Epoch: 1}).Event(d, 1, w.Options.Now(), 0)
+		e, err := (&schema.Writer{Fleet: FleetName, Run: "fold", Executor: "e", Epoch: 1}).Event(d, 1, time.Now(), 0)
 		require.NoError(t, err)
 		_, body := e.Encode()
 		require.Equal(t, string(played[i].Data), string(body), "case fold publishes the same")
 	}
 }
 
-func dataOf(events []*schema.Event) (all []string) {
-	for _, e := range events {
-		all = append(all, string(e.Data))
+func TestExecutorRole_EveryShape_ReachesItsProcess(t *testing.T) {
+	for name, shape := range map[string]Shape{"full": FullTurn, "timed": TimedTurn, "small": SmallTurn} {
+		want := childRole{Executor: &executorRole{Name: name, Runs: 2, Shape: shape, Sizes: []int{1, 2, 3}}}
+		line, err := json.Marshal(want)
+		require.NoError(t, err)
+		var got childRole
+		require.NoError(t, json.Unmarshal(line, &got))
+		require.Equal(t, want, got)
 	}
-	return all
 }
 
 // payloadOf adds up what an executor wanted to be kept of an event: texts, arguments and results.

@@ -65,9 +65,7 @@ type World struct {
 type worldDaemon struct {
 	own   *daemon
 	child *child
-	// last counts of a daemon that ended.
-	last foldCounts
-	gone bool
+	gone  bool
 }
 
 // openWorld starts servers, provisions a fleet and starts its daemons.
@@ -214,9 +212,6 @@ func openShards(js jetstream.JetStream, settings schema.FleetSettings, name stri
 	return shards, nil
 }
 
-// Daemons is the number of daemons that were started; those that were stopped or killed keep their number.
-func (w *World) Daemons() int { return len(w.daemons) }
-
 // StopDaemons ends all daemons cleanly.
 func (w *World) StopDaemons() error {
 	var errs []error
@@ -228,45 +223,30 @@ func (w *World) StopDaemons() error {
 	return errors.Join(errs...)
 }
 
-// tell asks a daemon for its counts and usage.
-func (d *worldDaemon) tell() (foldCounts, usage, error) {
-	switch {
-	case d.gone:
-		c := d.last
-		c.Leading = 0
-		return c, usage{}, nil
-	case d.own != nil:
-		d.last = d.own.counts()
-		return d.last, usage{}, nil
-	}
-	a, err := d.child.tell()
-	if err == nil {
-		d.last = a.Fold
-	}
-	return d.last, a.Usage, err
-}
-
 func (d *worldDaemon) stop() error {
-	_, _, told := d.tell()
 	d.gone = true
 	if d.own != nil {
-		return errors.Join(told, d.own.stop())
+		return d.own.stop()
 	}
-	return errors.Join(told, d.child.stop())
+	return d.child.stop()
 }
 
 // AwaitLeaders waits until every shard is folded by a daemon.
 func (w *World) AwaitLeaders(ctx context.Context) error {
 	return w.Await(ctx, readyWait, "the daemons folding every shard", func() (bool, error) {
-		n := int64(0)
+		n := 0
 		for _, d := range w.daemons {
-			c, _, err := d.tell()
+			if d.own != nil {
+				n += d.own.leading()
+				continue
+			}
+			a, err := d.child.tell()
 			if err != nil {
 				return false, err
 			}
-			n += c.Leading
+			n += a.Leading
 		}
-		return n >= int64(len(w.shards)), nil
+		return n >= len(w.shards), nil
 	})
 }
 
