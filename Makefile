@@ -152,17 +152,23 @@ skew: ## run daemons and executors of two versions on one fleet, and kill them (
 	@sh tools/skew.sh "$(OLDER)"
 
 # Measurements. tools/bench/peers/turn.sh has the variables of "make bench-turn".
+TEMPORAL := $(BIN)/temporal-$(TEMPORAL_CLI_VERSION)
+export PEERS_GO := $(BIN)/peers-go
+export PEERS_TEMPORAL := $(TEMPORAL)
 bench-build:
 	go build -C tools/bench -trimpath -o $(BIN)/ .
 bench: bench-build ## compare Waymark with raw JetStream (BENCH="boundary turn" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
 	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
-peers:
+peers: $(if $(findstring temporal,$(PEERS)),$(TEMPORAL))
 	mkdir -p $(BIN)/peers && cp tools/bench/peers/*.mjs tools/bench/peers/package*.json $(BIN)/peers/
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
-bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload (needs node, npm and PostgreSQL; 4 minutes)
+	go build -C tools/bench/peers/go -trimpath -o $(PEERS_GO) .
+bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload (needs node, npm and PostgreSQL; 4 minutes; PEERS="temporal")
 	node $(BIN)/peers/main.mjs $(PEERS) >bench-peers.jsonl
 bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
 	@sh tools/bench/peers/turn.sh $(BIN)
+bench-page: bench-build peers ## measure all figures of docs/performance.md and write its tables (idle machine; 20 minutes; PAGE_QUICK=1 only tries)
+	@sh tools/bench/peers/page.sh $(BIN)
 
 # A release, in .bin/dist. VERSION: that of the commit's tag, else a -dev of the next one.
 DIST = $(BIN)/dist-program -cyclonedx "$(CYCLONEDX)"
@@ -182,6 +188,8 @@ sbom: $(CYCLONEDX) ## write the binary's list of parts, CycloneDX with licences,
 # Tools. The version is part of the name, so that a new one is fetched when versions.mk changes. A module pins two with all of their dependencies.
 $(LINT):
 	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && mv $(BIN)/golangci-lint $@
+$(TEMPORAL):
+	GOBIN=$(BIN) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_CLI_VERSION) && mv $(BIN)/temporal $@
 $(VULNCHECK):
 	GOBIN=$(BIN) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) && mv $(BIN)/govulncheck $@
 $(CYCLONEDX) $(GOTESTSUM): tools/pinned/go.mod

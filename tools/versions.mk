@@ -11,6 +11,8 @@ AI_SDK_VERSION := 6.0.326
 MCP_CONFORMANCE_VERSION := 0.1.16
 MCP_EVERYTHING_VERSION := 2026.8.31
 GOVULNCHECK_VERSION := v1.8.0
+# The last version that builds as a module by itself.
+TEMPORAL_CLI_VERSION := v1.5.1
 # As tools/pinned/go.mod has them.
 CYCLONEDX_GOMOD_VERSION := v1.10.0
 GOTESTSUM_VERSION := v1.13.0

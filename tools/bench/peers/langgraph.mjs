@@ -4,7 +4,7 @@
 import { Annotation, DeltaChannel, END, START, StateGraph } from "@langchain/langgraph";
 import { PostgresSaver } from "@langchain/langgraph-checkpoint-postgres";
 import pg from "pg";
-import { Clock, turnBoundaries } from "./workload.mjs";
+import { Clock } from "./workload.mjs";
 
 // What runs say, by their id.
 const says = new Map();
@@ -26,16 +26,13 @@ function graphOf(channel, checkpointer) {
     .compile({ checkpointer });
 }
 
-// langgraph opens a peer: play(id, turns) returns a clock, recover(id, turns) the time in ms until a thread's state is there.
+// langgraph opens a peer: play(id, turns) returns a clock.
 export async function langgraph(channel, connection) {
-  const open = async () => {
-    const pool = new pg.Pool({ connectionString: connection, max: 64 });
-    pool.on("error", () => {}); // a connection that ends while idle: the next query says what is wrong
-    const saver = new PostgresSaver(pool);
-    await saver.setup();
-    return { graph: graphOf(channel, saver), close: () => pool.end() };
-  };
-  const { graph, close } = await open();
+  const pool = new pg.Pool({ connectionString: connection, max: 64 });
+  pool.on("error", () => {}); // a connection that ends while idle: the next query says what is wrong
+  const saver = new PostgresSaver(pool);
+  await saver.setup();
+  const graph = graphOf(channel, saver);
   return {
     async play(id, turns) {
       says.set(id, turns);
@@ -46,19 +43,6 @@ export async function langgraph(channel, connection) {
       }
       return clock;
     },
-    // The state as another process gets it: pool and graph are new, connected already.
-    async recover(id, turns) {
-      const other = await open();
-      await other.graph.getState({ configurable: { thread_id: "missing" } });
-      const began = performance.now();
-      const state = await other.graph.getState({ configurable: { thread_id: id } });
-      const took = performance.now() - began;
-      await other.close();
-      if (state.values.messages.length !== turns.length * turnBoundaries) {
-        throw new Error(`thread ${id} has ${state.values.messages.length} messages, not ${turns.length * turnBoundaries}`);
-      }
-      return took;
-    },
-    close,
+    close: () => pool.end(),
   };
 }

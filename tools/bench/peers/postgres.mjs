@@ -5,7 +5,7 @@ import { chownSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
-import { freePort } from "./ports.mjs";
+import { freePort } from "./servers.mjs";
 
 // PostgreSQL refuses to run as root: then it runs as the user that its package has made.
 function user() {
@@ -50,7 +50,7 @@ export async function startPostgres() {
   const durable = (await query("SELECT current_setting('fsync') || '/' || current_setting('synchronous_commit') AS s")).s;
   if (durable !== "on/on") throw new Error(`PostgreSQL is not durable: fsync/synchronous_commit are ${durable}`);
   return {
-    url, query, version,
+    url, query, version, pid: server.pid,
     async create(database) {
       await pool.query(`CREATE DATABASE ${database}`);
       return url(database);

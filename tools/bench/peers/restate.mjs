@@ -1,14 +1,14 @@
-// A Restate service. Each boundary is a ctx.run, whose result the server has made durable before the next begins. The server runs on
-// a temporary directory with the settings it comes with, on loopback; only its reports of use to its makers are off.
+// A Restate service, in JavaScript or in Go. Each boundary is a ctx.run, whose result the server has made durable before the next begins.
+// The server runs on a temporary directory with the settings it comes with, on loopback; only its reports of use to its makers are off.
 
 import { execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:http2";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { freePort } from "./ports.mjs";
-import { Clock, outputsOf, turnBoundaries } from "./workload.mjs";
+import { freePort, goAgent, stopServer, until } from "./servers.mjs";
+import { Clock, outputsOf } from "./workload.mjs";
 
 // The SDK is written for Node.js 22.
 Promise.withResolvers ??= function () {
@@ -40,30 +40,8 @@ function refuseWithoutSync(env) {
   }
 }
 
-async function until(what, server, holds) {
-  let last;
-  for (let tries = 0; tries < 600; tries++) {
-    if (server.exitCode !== null) throw new Error(`Restate ended with ${server.exitCode} before ${what}; PEERS_LOG=1 shows why`);
-    try {
-      if (await holds()) return;
-    } catch (err) {
-      last = err; // as a rule it does not listen yet
-    }
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
-  throw new Error(`waited a minute for ${what}`, { cause: last });
-}
-
-// written is what the process has written to the disk, in bytes; undefined where the system does not tell.
-function written(pid) {
-  try {
-    return Number(/^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, "utf8"))[1]);
-  } catch {
-    return undefined;
-  }
-}
-
-export async function restate() {
+// javaScriptAgent serves the handler in this process.
+async function javaScriptAgent(port, ingress) {
   const told = new Map(); // what a run is to say, and whom it tells when it is done
   const agent = sdk.service({
     name: "agent",
@@ -88,12 +66,6 @@ export async function restate() {
       },
     },
   });
-  const [service, ingress, admin, node] = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
-  const env = {
-    PATH: process.env.PATH, RESTATE_DISABLE_TELEMETRY: "true", RESTATE_BIND_IP: "127.0.0.1", RESTATE_ADVERTISED_HOST: "127.0.0.1",
-    RESTATE_BIND_PORT: String(node), RESTATE_INGRESS__BIND_PORT: String(ingress), RESTATE_ADMIN__BIND_PORT: String(admin),
-  };
-  refuseWithoutSync(env);
   const quiet = () => {};
   const endpoint = createServer(sdk.endpoint().bind(agent).setLogger(process.env.PEERS_LOG ? console.error : quiet).http2Handler());
   const sessions = new Set();
@@ -101,27 +73,47 @@ export async function restate() {
     sessions.add(session);
     session.once("close", () => sessions.delete(session));
   });
-  await new Promise((resolve, reject) => endpoint.once("error", reject).listen(service, "127.0.0.1", resolve));
+  await new Promise((resolve, reject) => endpoint.once("error", reject).listen(port, "127.0.0.1", resolve));
+  return {
+    async play(id, turns) {
+      const clock = new Promise((done, fail) => told.set(id, { turns, done, fail }));
+      await Promise.all([clock, post(`http://127.0.0.1:${ingress}/agent/play`, id)]);
+      told.delete(id);
+      return clock;
+    },
+    async close() {
+      for (const session of sessions) session.destroy();
+      await new Promise((resolve) => endpoint.close(resolve));
+    },
+  };
+}
+
+async function post(url, body) {
+  const response = await fetch(url, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`);
+}
+
+// restate opens the peer with its client in Go, or in JavaScript.
+export async function restate(client) {
+  const [service, ingress, admin, node] = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
+  const env = {
+    PATH: process.env.PATH, RESTATE_DISABLE_TELEMETRY: "true", RESTATE_BIND_IP: "127.0.0.1", RESTATE_ADVERTISED_HOST: "127.0.0.1",
+    RESTATE_BIND_PORT: String(node), RESTATE_INGRESS__BIND_PORT: String(ingress), RESTATE_ADMIN__BIND_PORT: String(admin),
+  };
+  refuseWithoutSync(env);
   const dir = mkdtempSync(join(process.env.PEERS_STORE ?? tmpdir(), "waymark-peers-"));
   const server = spawn(binary(), ["--no-logo", "--listen-mode", "tcp", "--base-dir", join(dir, "data"), "--node-name", "peers"], {
     cwd: dir, stdio: ["ignore", process.env.PEERS_LOG ? 2 : "ignore", process.env.PEERS_LOG ? "inherit" : "ignore"],
     env,
   });
-  const ended = new Promise((resolve) => server.once("exit", resolve));
+  let agent;
   const close = async () => {
-    server.kill("SIGTERM");
-    const late = setTimeout(() => server.kill("SIGKILL"), 30_000);
-    await ended;
-    clearTimeout(late);
-    for (const session of sessions) session.destroy();
-    await new Promise((resolve) => endpoint.close(resolve));
+    await stopServer(server);
+    await agent?.close();
     rmSync(dir, { recursive: true, force: true });
   };
-  const post = async (url, body) => {
-    const response = await fetch(url, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-    if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`);
-  };
   try {
+    agent = client === "Go" ? await goAgent("restate", `127.0.0.1:${service}`, `127.0.0.1:${ingress}`) : await javaScriptAgent(service, ingress);
     await until("its admin port", server, async () => (await fetch(`http://127.0.0.1:${admin}/health`)).ok);
     await until("its ingress", server, async () => (await fetch(`http://127.0.0.1:${ingress}/restate/health`)).ok);
     await until("the registration", server, async () => {
@@ -132,16 +124,5 @@ export async function restate() {
     await close();
     throw err;
   }
-  return {
-    async play(id, turns) {
-      const clock = new Promise((done, fail) => told.set(id, { turns, done, fail }));
-      await Promise.all([clock, post(`http://127.0.0.1:${ingress}/agent/play`, id)]);
-      told.delete(id);
-      const { boundaries } = await clock;
-      if (boundaries.length !== turns.length * turnBoundaries) throw new Error(`run ${id} has ${boundaries.length} boundaries`);
-      return clock;
-    },
-    written: () => written(server.pid),
-    close,
-  };
+  return { ...agent, pid: server.pid, close };
 }

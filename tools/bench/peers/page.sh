@@ -1,0 +1,39 @@
+#!/bin/sh
+# Measures every figure of docs/performance.md, and writes docs/performance/*.csv and the page's tables: page.sh BIN. $PAGE_ROUNDS of whole
+# turns of all systems, alternating; $PEERS names the other systems, $PEERS_STORE the disk of all. $PAGE_QUICK only shows that everything
+# works: then the tables are written to .bin/page.
+set -eu
+bin=$1 out=$1/bench-page.jsonl docs=docs/performance begin=$(date +%s)
+rm -f "$out"
+[ -z "${PAGE_QUICK:-}" ] || { export PEERS_QUICK=1; docs=$bin/page; }
+mkdir -p "$docs"
+[ ! -x "$PEERS_TEMPORAL" ] || also=temporal # its server takes minutes to build: PEERS="restate restate_go dbos temporal" does
+say() { echo "$(($(date +%s) - begin)) s: $*" >&2; }
+waymark() { # shellcheck disable=SC2086
+	say "$@"
+	"$bin/bench" run --quiet --out "$out" ${PEERS_STORE:+--store "$PEERS_STORE"} ${PAGE_QUICK:+--quick} "$@" >/dev/null
+}
+apart="--server process --daemons 1"
+for round in $(seq "${PAGE_ROUNDS:=3}"); do
+	say "round $round of $PAGE_ROUNDS"
+	for runs_executors in "1 1" "16 1" "64 1" "16 16" "64 64" "256 256"; do
+		# shellcheck disable=SC2086
+		set -- $runs_executors
+		# shellcheck disable=SC2086
+		waymark turn $apart --rounds 1 --runs "$1" --executors "$2"
+	done
+	# shellcheck disable=SC2086
+	node "$bin/peers/main.mjs" --turn ${PEERS:-restate restate_go dbos ${also:-}} >>"$out"
+done
+# shellcheck disable=SC2086
+{
+	waymark boundary --runs 1
+	waymark boundary $apart
+	waymark boundary --runs 1 --server cluster
+	waymark fold --rounds 3
+	waymark lag $apart
+	waymark recovery --rounds 3
+}
+say "done"
+"$bin/bench" report --csv "$docs" "$out"
+[ -n "${PAGE_QUICK:-}" ] || go test ./internal/lint -run TestFigures_PageTables -update
