@@ -2,8 +2,11 @@ package lint_test
 
 import (
 	"encoding/csv"
+	"flag"
 	"fmt"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +54,69 @@ func TestFigures_EachLine_NamesItsCommand(t *testing.T) {
 		require.Contains(t, page, "(performance/"+table+")", "the page does not name %s", name)
 	})
 	require.Positive(t, tables)
+}
+
+var updateTables = flag.Bool("update", false, "write the tables of docs/performance.md again")
+
+// pageTable is a table of a page that a file of figures feeds: a comment names the file and the columns, the table follows.
+var pageTable = regexp.MustCompile(`(<!-- table (\S+\.csv): ([^>]*) -->\n)((?:\|.*\n)*)`)
+
+// withTables writes the tables of a page again. A file's first line has the titles.
+func withTables(page string, readFile func(name string) string) (string, error) {
+	var failed error
+	page = pageTable.ReplaceAllStringFunc(page, func(found string) string {
+		parts := pageTable.FindStringSubmatch(found)
+		rows, err := csv.NewReader(strings.NewReader(readFile(parts[2]))).ReadAll()
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", parts[2], err)
+			return found
+		}
+		var table strings.Builder
+		table.WriteString(parts[1])
+		columns := strings.Split(strings.Join(strings.Fields(parts[3]), " "), ", ")
+		for i, row := range rows {
+			for _, c := range columns {
+				at := slices.Index(rows[0], c)
+				if at < 0 {
+					failed = fmt.Errorf("%s has no column %q", parts[2], c)
+					return found
+				}
+				table.WriteString("| " + row[at] + " ")
+			}
+			table.WriteString("|\n")
+			if i == 0 {
+				table.WriteString(strings.Repeat("|---", len(columns)) + "|\n")
+			}
+		}
+		return table.String()
+	})
+	return page, failed
+}
+
+func TestFigures_PageTables_AreTheFiles(t *testing.T) {
+	t.Parallel()
+	const name = "docs/performance.md"
+	page := read(t, name)
+	want, err := withTables(page, func(file string) string { return read(t, "docs/performance/"+file) })
+	require.NoError(t, err)
+	if *updateTables {
+		require.NoError(t, os.WriteFile("../../"+name, []byte(want), 0o600))
+		return
+	}
+	require.Equal(t, want, page, "go test ./internal/lint -run PageTables -update writes the tables again")
+}
+
+func TestWithTables_EachKind_IsWrittenOrFound(t *testing.T) {
+	t.Parallel()
+	file := func(string) string { return "date,a,b\nd,1,2\nd,3,\n" }
+	got, err := withTables("x\n<!-- table a.csv: b,\n a -->\n| old |\n\ny\n", file)
+	require.NoError(t, err)
+	require.Equal(t, "x\n<!-- table a.csv: b,\n a -->\n| b | a |\n|---|---|\n| 2 | 1 |\n|  | 3 |\n\ny\n", got)
+	again, err := withTables(got, file)
+	require.NoError(t, err)
+	require.Equal(t, got, again)
+	_, err = withTables("<!-- table a.csv: c -->\n", file)
+	require.ErrorContains(t, err, `a.csv has no column "c"`)
 }
 
 func TestUnmeasured_EachKind_IsFound(t *testing.T) {
