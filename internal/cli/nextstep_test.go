@@ -92,8 +92,10 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 			if by.flag != "" {
 				args = append([]string{"--fleet", by.flag}, args...)
 			}
-			said := ask(by.variable, command.code, args...)
-			requireHas(t, said, by.says+"but the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
+			// A command listens for daemons for a moment only.
+			require.Eventually(t, func() bool {
+				return strings.Contains(ask(by.variable, command.code, args...), by.says+"but the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
+			}, securedWait, pollEvery, "%v %+v", args, by)
 		}
 		require.NotContains(t, ask("payments", failure.OK, "runs", "ls"), "hint: ")
 	}

@@ -159,8 +159,7 @@ func newSurface(t *testing.T) *surface {
 		require.NoError(t, takeOver(t.Context(), js.Conn(), id, "me", schema.TakeoverRequest))
 	}
 	for _, id := range ids["removed"] {
-		code, _, stderr := s.ask(t, "", "erase", id)
-		require.Zero(t, code, stderr)
+		require.Eventually(t, func() bool { code, _, _ := s.ask(t, "", "erase", id); return code == 0 }, securedWait, pollEvery)
 	}
 	return s
 }
