@@ -112,7 +112,7 @@ mcpcheck: $(GOTESTSUM) ## check waymark mcp with the conformance suite and serve
 	export WAYMARK_MCP_NPM="$$(sh tools/npm.sh $(BIN)/mcp-$(MCP_CONFORMANCE_VERSION)-$(MCP_EVERYTHING_VERSION) "" \
 		@modelcontextprotocol/conformance@$(MCP_CONFORMANCE_VERSION) @modelcontextprotocol/server-everything@$(MCP_EVERYTHING_VERSION))" $(if $(FULL),WAYMARK_E2E_FULL=1); \
 	[ -n "$$WAYMARK_MCP_NPM" ] || $(call NOT_TESTED,npm cannot fetch the conformance suite of MCP); \
-	$(TEST) -count=1 ./internal/cli/mcp
+	$(TEST) -count=1 $(if $(FULL),,-run 'ServerEverything|ConformanceSuite') ./internal/cli/mcp
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
 	cd tools/bench && $(TEST) $(SHORT) ./...
 bench-race: $(GOTESTSUM) ## run all tests of tools/bench under the race detector

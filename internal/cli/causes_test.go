@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -144,17 +146,20 @@ func TestCauses_JetStreamIsOff_IsNamedWhileTheDaemonWaits(t *testing.T) {
 	require.True(t, live.ReadyForConnections(securedWait))
 	getenv := env("WAYMARK_STATE_DIR", t.TempDir())
 	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
-	log, ended := new(lockedBuffer), make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	log, ended := new(lockedBuffer), make(chan int, 1)
 	go func() {
-		_, _, err := startDaemonTo(log, []string{"--http", address, "--nats", live.ClientURL(), "--log-format", "json"}, getenv)
-		ended <- err
+		ended <- Run(ctx, []string{"serve", "--http", address, "--nats", live.ClientURL(), "--log-format", "json"}, getenv, strings.NewReader(""), io.Discard, log)
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for nats") }, securedWait, 50*time.Millisecond)
 	c := causesOf(t, getenv, "http://"+address, "--nats", live.ClientURL())
 	c.name(t, http.StatusServiceUnavailable, "JetStream is off at "+live.ClientURL())
 	_, body := ask(t, c.url+"/readyz")
 	require.Regexp(t, `start: waiting for NATS at \S+ since \S+: JetStream is off at `, body)
-	require.ErrorContains(t, <-ended, "JetStream is off at ")
+	stop()
+	<-ended
+	require.Regexp(t, `"error":"JetStream is off at \S+","message":"start was interrupted"`, log.String())
 	require.Equal(t, 1, strings.Count(log.String(), `"message":"waiting for nats"`), log)
 }
 
