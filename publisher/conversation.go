@@ -12,11 +12,12 @@ import (
 // Conversation returns the messages for the model's next request: [schema.State.Conversation] of the run's state, with
 // large fields loaded. It returns [ErrBlob], and [ErrEncrypted] if the record has cipher text.
 func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
-	state, err := r.loaded(ctx)
-	if err != nil {
+	var spoken *schema.Spoken
+	r.View(func(s *schema.State) { spoken = s.Spoken() })
+	if err := r.fleet.load(ctx, &schema.State{Messages: spoken.Messages}); err != nil {
 		return nil, fmt.Errorf("conversation of run %s: %w", r.id, err)
 	}
-	return state.Conversation(), nil
+	return spoken.Conversation(), nil
 }
 
 // Task returns the task that the run was started with, loaded from the blob store if necessary; empty if there is none.
@@ -46,7 +47,8 @@ func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	own := new(schema.State)
 	r.View(func(s *schema.State) {
 		for i := range s.Calls {
-			if c := s.Calls[i]; c.Turn == t.number {
+			if s.Calls[i].Turn == t.number {
+				c := s.Calls[i]
 				c.Refs, c.Late = refsOf(c.Refs, "/arguments", "/source"), nil
 				own.Calls = append(own.Calls, c)
 			}
@@ -74,12 +76,6 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 		}
 	}
 	return of
-}
-
-// loaded is [Run.State] with its large fields loaded.
-func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
-	state := r.State()
-	return state, r.fleet.load(ctx, state)
 }
 
 // load loads the large fields of a state. It refuses cipher text in content for a model, a tool or a caller.

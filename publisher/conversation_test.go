@@ -151,3 +151,27 @@ func TestConversation_EncryptedContent_IsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "write it", task)
 }
+
+// A long run has more large fields than a conversation may: those that a compaction replaced are not loaded.
+func TestConversation_OfACompactedRun_LoadsOnlyItsLargeFields(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.MaxBlob = 320 << 10 }), "r1")
+	for i := range 10 {
+		call := publisher.ToolCall{ID: "a", Name: "read", Replay: schema.ReplayPure}
+		turn := openTurn(t, run)
+		answers(t, turn, call)
+		_, err := turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			return publisher.Result(strings.Repeat(string(rune('a'+i)), 300<<10))
+		})
+		require.NoError(t, err)
+	}
+	_, err := run.Conversation(t.Context())
+	require.ErrorIs(t, err, publisher.ErrBlob)
+	require.NoError(t, run.Compact(t.Context(), schema.ContextCompactedData{Summary: "so far", ThroughTurn: 9}))
+	told, err := run.Conversation(t.Context())
+	require.NoError(t, err)
+	require.Len(t, told, 3)
+	require.Equal(t, "so far", *told[0].Parts[0].Content)
+	require.Len(t, told[2].Parts[0].Response, 300<<10+2)
+}

@@ -80,16 +80,19 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 
 // lastAnswer is the text of the model's last answer in the latest turn; empty if it is unknown.
 func (r *Run) lastAnswer(ctx context.Context) (string, error) {
-	s, err := r.loaded(ctx)
-	if err != nil {
+	said := new(schema.State)
+	r.View(func(s *schema.State) {
+		for i := range s.Messages {
+			if m := &s.Messages[i]; m.Turn == s.Head.Turn && m.Role == schema.RoleAssistant {
+				said.Messages = append(said.Messages, *m)
+			}
+		}
+	})
+	if err := r.fleet.load(ctx, said); err != nil {
 		return "", fmt.Errorf("last answer of run %s: %w", r.id, err)
 	}
-	for i := range slices.Backward(s.Messages) {
-		m := &s.Messages[i]
-		if m.Turn != s.Head.Turn || m.Role != schema.RoleAssistant {
-			continue
-		}
-		if text := textOf(&m.Message); text != "" {
+	for i := range slices.Backward(said.Messages) {
+		if text := textOf(&said.Messages[i].Message); text != "" {
 			return text, nil
 		}
 	}

@@ -8,61 +8,88 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// callFinder returns a function that finds the call of a message part. It must be called once for each part of all
-// messages, in order.
-func (s *State) callFinder() func(turn int32, p *Part) *Call {
-	type slot struct {
-		turn int32
-		id   string
+// slot is a turn and an id that its calls share.
+type slot struct {
+	turn int32
+	id   string
+}
+
+// callNames finds the calls that message parts name. Calls are numbered by their place in the state.
+type callNames struct {
+	calls []Call
+	// first is the first call of a slot, counted from 1, and next the call after a call in its slot; 0 for none.
+	first map[slot]int
+	next  []int
+	// given is the last call that was found in the slot of this first call, for each kind of part, counted from 1.
+	given [][4]int
+	// turnsOf are the turns with a call of an id, in order. It is made for the first part that needs it.
+	turnsOf map[string][]int32
+}
+
+func newCallNames(calls []Call) *callNames {
+	x := &callNames{calls: calls, first: make(map[slot]int, len(calls)), next: make([]int, len(calls)), given: make([][4]int, len(calls))}
+	for i := range slices.Backward(calls) {
+		k := slot{calls[i].Turn, calls[i].ToolCallID}
+		x.next[i], x.first[k] = x.first[k], i+1
 	}
-	calls := make(map[slot][]int, len(s.Calls))
-	turnsOf := make(map[string][]int32, len(s.Calls))
-	for i := range s.Calls {
-		k := slot{s.Calls[i].Turn, s.Calls[i].ToolCallID}
-		if len(calls[k]) == 0 {
-			turnsOf[k.id] = append(turnsOf[k.id], k.turn)
-		}
-		calls[k] = append(calls[k], i)
+	return x
+}
+
+// find returns the number of the call of a part, or -1. It must be asked once for each part of all messages, in order.
+// whole: the part has its own response, as for a call that is not recorded. Such parts are counted separately.
+func (x *callNames) find(turn int32, p *Part, whole bool) int {
+	kind := 0
+	if p.Type == PartToolCallResponse {
+		kind = 1
 	}
-	type use struct {
-		slot
-		kind string
-		// whole: the part has its own response, as for a call that is not recorded. Such parts are counted
-		// separately.
-		whole bool
+	if whole {
+		kind += 2
 	}
-	used := make(map[use]int)
-	return func(turn int32, p *Part) *Call {
-		k := slot{turn, p.ID}
-		if p.CallTurn != 0 {
-			k.turn = p.CallTurn
-		} else if len(calls[k]) == 0 || used[use{k, p.Type, len(p.Response) > 0}] >= len(calls[k]) && p.Occurrence == 0 {
-			for _, t := range slices.Backward(turnsOf[p.ID]) {
-				if turn == 0 || t < turn {
-					k.turn = t
-					break
-				}
+	k := slot{turn, p.ID}
+	if p.CallTurn != 0 {
+		k.turn = p.CallTurn
+	}
+	first := x.first[k] - 1
+	if p.CallTurn == 0 && (first < 0 || p.Occurrence == 0 && x.given[first][kind] > 0 && x.next[x.given[first][kind]-1] == 0) {
+		for _, t := range slices.Backward(x.turns(p.ID)) {
+			if turn == 0 || t < turn {
+				first = x.first[slot{t, p.ID}] - 1
+				break
 			}
 		}
-		list := calls[k]
-		n := used[use{k, p.Type, len(p.Response) > 0}]
-		used[use{k, p.Type, len(p.Response) > 0}]++
-		if p.Occurrence > 0 {
-			for _, i := range list {
-				if s.Calls[i].Occurrence == p.Occurrence {
-					return &s.Calls[i]
-				}
-			}
-			return nil
-		}
-		if n >= len(list) {
-			n = len(list) - 1
-		}
-		if n < 0 {
-			return nil
-		}
-		return &s.Calls[list[n]]
 	}
+	if first < 0 {
+		return -1
+	}
+	at := &x.given[first][kind]
+	switch {
+	case *at == 0:
+		*at = first + 1
+	case x.next[*at-1] != 0:
+		*at = x.next[*at-1]
+	}
+	if p.Occurrence == 0 {
+		return *at - 1
+	}
+	for i := first; i >= 0; i = x.next[i] - 1 {
+		if x.calls[i].Occurrence == p.Occurrence {
+			return i
+		}
+	}
+	return -1
+}
+
+func (x *callNames) turns(id string) []int32 {
+	if x.turnsOf == nil {
+		x.turnsOf = make(map[string][]int32, len(x.calls))
+		for i := range x.calls {
+			c := &x.calls[i]
+			if x.first[slot{c.Turn, c.ToolCallID}] == i+1 {
+				x.turnsOf[c.ToolCallID] = append(x.turnsOf[c.ToolCallID], c.Turn)
+			}
+		}
+	}
+	return x.turnsOf[id]
 }
 
 // namedCall is the call that a part names, nil for none. whole: the part has the call's own arguments or response.
@@ -71,43 +98,63 @@ type namedCall struct {
 	whole bool
 }
 
-// joined returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
-// filled in from the calls that they name, and those calls, by message and part; nil where a part names none. The state
-// is not changed.
+// callUse is what messages do with a call: carried says that one has a response to it, asked that a shown message asks
+// for it, and gone that a message does that a compaction replaced.
+type callUse struct{ carried, asked, gone bool }
+
+// names returns the number of the call that each part of all messages names, -1 for none, in their order, and for each
+// call what the messages do with it. Those before behind are replaced.
 //
 // A part names its call by id and, where given, by call_turn and occurrence. Without them, the k-th part of a turn
 // with an id means the k-th call of the turn with that id. If the message's turn has no such call, the latest earlier
 // turn with one is used.
-func (s *State) joined() (out []StateMessage, named [][]namedCall) {
-	find := s.callFinder()
-	out, named = slices.Clone(s.Messages), make([][]namedCall, len(s.Messages))
-	for i := range out {
-		parts := out[i].Parts
-		for j := range parts {
-			p := &parts[j]
-			if p.Type != PartToolCall && p.Type != PartToolCallResponse {
-				continue
+func (s *State) names(behind int) (numbers []int, uses []callUse) {
+	names := newCallNames(s.Calls)
+	numbers, uses = make([]int, 0, len(s.Messages)+len(s.Calls)), make([]callUse, len(s.Calls))
+	for i := range s.Messages {
+		m := &s.Messages[i]
+		for j := range m.Parts {
+			p, n := &m.Parts[j], -1
+			response := p.Type == PartToolCallResponse
+			if response || p.Type == PartToolCall {
+				n = names.find(m.Turn, p, len(p.Response) > 0 || response && m.stored(j, "/response"))
 			}
-			c := find(out[i].Turn, p)
-			if c == nil {
-				continue
-			}
-			if named[i] == nil {
-				parts = slices.Clone(parts)
-				out[i].Parts, named[i] = parts, make([]namedCall, len(parts))
-				p = &parts[j]
-			}
-			field, of := &p.Arguments, c.Arguments
-			if p.Type == PartToolCallResponse {
-				field, of = &p.Response, c.Result
-			}
-			named[i][j] = namedCall{c, len(*field) > 0}
-			if len(*field) == 0 {
-				*field = of
+			if numbers = append(numbers, n); n >= 0 {
+				uses[n].carried = uses[n].carried || response
+				uses[n].gone = uses[n].gone || !response && i < behind && m.Role != RoleSystem
 			}
 		}
 	}
-	return out, named
+	return numbers, uses
+}
+
+// joined returns a message with the arguments of tool_call parts and the responses of tool_call_response parts filled
+// in from the calls that they name, and with those calls. The state is not changed.
+func (s *State) joined(message *StateMessage, numbers []int) said {
+	m := said{StateMessage: *message}
+	for j, n := range numbers {
+		if n < 0 {
+			continue
+		}
+		if m.named == nil {
+			m.Parts, m.named = slices.Clone(message.Parts), make([]namedCall, len(message.Parts))
+		}
+		p, c := &m.Parts[j], &s.Calls[n]
+		field, of, at := &p.Arguments, c.Arguments, "/arguments"
+		if p.Type == PartToolCallResponse {
+			field, of, at = &p.Response, c.Result, "/response"
+		}
+		whole := len(*field) > 0 || m.stored(j, at)
+		if m.named[j] = (namedCall{c, whole}); !whole {
+			*field = of
+		}
+	}
+	return m
+}
+
+// stored reports whether a field of a part is in the blob store.
+func (m *StateMessage) stored(part int, field string) bool {
+	return len(m.Refs) > 0 && slices.ContainsFunc(m.Refs, func(r Ref) bool { return r.Path == fmt.Sprintf("/parts/%d%s", part, field) })
 }
 
 // Conversation returns the messages to send to the model when the run continues: the recorded messages, with the
@@ -122,14 +169,33 @@ func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 //
 // In a compacted run, the latest compaction's summary, as a message of the role user, replaces the messages up to its
 // turn; system messages stay. The state is not changed. Content in the blob store must be loaded before.
-func (s *State) Conversation() []Message {
+func (s *State) Conversation() []Message { return s.Spoken().Conversation() }
+
+// Spoken is a conversation whose large fields may not be loaded yet. Messages that a compaction replaced are left out.
+type Spoken struct {
+	// Messages have the refs of the calls' fields that they show.
+	Messages []StateMessage
+	named    [][]namedCall
+}
+
+// Spoken returns the conversation for [Spoken.Conversation]. It shares the content of the state, which neither changes.
+func (s *State) Spoken() *Spoken {
 	said, _ := s.conversation()
-	out := make([]Message, len(said))
+	out := &Spoken{Messages: make([]StateMessage, len(said)), named: make([][]namedCall, len(said))}
 	for i := range said {
-		out[i] = said[i].Message
+		out.Messages[i], out.named[i] = said[i].view(), said[i].named
+	}
+	return out
+}
+
+// Conversation is [State.Conversation] of the state that it was taken from.
+func (s *Spoken) Conversation() []Message {
+	out := make([]Message, len(s.Messages))
+	for i := range s.Messages {
+		out[i] = s.Messages[i].Message
 	}
 	return validHistory(out, func(message, part int) *Call {
-		if named := said[message].named; named != nil {
+		if named := s.named[message]; named != nil {
 			return named[part].Call
 		}
 		return nil
@@ -145,30 +211,20 @@ type said struct {
 // conversation is Conversation with the origin of its messages; behind is the number of recorded messages that a
 // compaction covers.
 func (s *State) conversation() (out []said, behind int) {
-	joined, named := s.joined()
-	carried := make(map[*Call]bool)
-	for i := range named {
-		for j, c := range named[i] {
-			if c.Call != nil && joined[i].Parts[j].Type == PartToolCallResponse {
-				carried[c.Call] = true
-			}
-		}
-	}
 	compacted, behind := s.compacted()
-	out = make([]said, 0, len(joined)+len(s.Calls))
-	asked, gone := make(map[*Call]bool), make(map[*Call]bool)
-	for i := range joined {
+	numbers, uses := s.names(behind)
+	out = make([]said, 0, 2*(len(s.Messages)-behind)+1) // with their results
+	for i := range s.Messages {
 		if i == behind && compacted != nil {
 			out = append(out, said{StateMessage: *compacted})
 		}
-		m := said{joined[i], named[i]}
-		if i < behind && m.Role != RoleSystem {
-			for j, c := range m.named {
-				gone[c.Call] = gone[c.Call] || m.Parts[j].Type == PartToolCall
-			}
+		calls := numbers[:len(s.Messages[i].Parts)]
+		if numbers = numbers[len(calls):]; i < behind && s.Messages[i].Role != RoleSystem {
 			continue
 		}
+		m := s.joined(&s.Messages[i], calls)
 		results := said{StateMessage: StateMessage{Message: Message{Role: RoleTool}, Turn: m.Turn, Epoch: m.Epoch}}
+		cut := false
 		for j, c := range m.named {
 			switch p := &m.Parts[j]; {
 			case c.Call == nil:
@@ -176,21 +232,20 @@ func (s *State) conversation() (out []said, behind int) {
 				if c.denied() {
 					m.withoutResponse(j)
 				}
-				respond(p, c.Call)
-			case !asked[c.Call]:
-				asked[c.Call] = true
-				if !carried[c.Call] {
+				respond(p, c.Call, m.named[j].whole)
+				cut = cut || uses[calls[j]].gone
+			case !uses[calls[j]].asked:
+				if uses[calls[j]].asked = true; !uses[calls[j]].carried {
 					response := Part{Type: PartToolCallResponse, ID: p.ID, Occurrence: p.Occurrence, Response: c.Result}
-					respond(&response, c.Call)
+					respond(&response, c.Call, false)
 					results.Parts, results.named = append(results.Parts, response), append(results.named, namedCall{c.Call, false})
 				}
 			}
 		}
-		if len(gone) > 0 && m.named != nil {
+		if cut {
 			// A response without its call is refused by providers.
 			m.drop(func(j int) bool {
-				c := m.named[j].Call
-				return c != nil && gone[c] && m.Parts[j].Type == PartToolCallResponse
+				return calls[j] >= 0 && uses[calls[j]].gone && m.Parts[j].Type == PartToolCallResponse
 			})
 			if len(m.Parts) == 0 {
 				continue
@@ -201,7 +256,7 @@ func (s *State) conversation() (out []said, behind int) {
 			out = append(out, results)
 		}
 	}
-	if behind == len(joined) && compacted != nil {
+	if behind == len(s.Messages) && compacted != nil {
 		out = append(out, said{StateMessage: *compacted})
 	}
 	return out, behind
@@ -241,12 +296,12 @@ func (m *said) drop(leftOut func(int) bool) {
 	m.Parts, m.named, m.Refs = kept.Parts, kept.named, kept.Refs
 }
 
-// respond completes the response to a call with its recorded outcome.
-func respond(p *Part, c *Call) {
+// respond completes the response to a call with its recorded outcome. whole: the part has its own response.
+func respond(p *Part, c *Call, whole bool) {
 	p.IsError = c.IsError != nil && *c.IsError
 	failed := c.Error
 	switch {
-	case len(p.Response) > 0 || c.Outcome == OutcomeReturned:
+	case whole, len(p.Response) > 0, c.Outcome == OutcomeReturned, slices.ContainsFunc(c.Refs, func(r Ref) bool { return r.Path == "/result" }):
 		return
 	case c.Outcome == OutcomeOpen:
 		failed = &Error{Type: string(OutcomeOpen), Message: "the call has no result yet"}

@@ -226,3 +226,17 @@ func TestConversation_DeniedCallWithAResponseInAMessage_ShowsTheDenial(t *testin
 	require.Empty(t, view.Messages[1].Refs)
 	require.True(t, view.Messages[1].Parts[0].IsError)
 }
+
+// What a request to the model costs depends on its messages, not on those that a compaction replaced.
+func TestConversation_Allocations_FollowItsOwnLength(t *testing.T) {
+	cost := func(turns int, through int32) float64 {
+		s := schema.NewState("default", "run-01hq3v8j5k")
+		ordinaryRun(t, turns, func(rec *schema.Record) { s.Apply(schema.NoKeys, rec) })
+		if through > 0 {
+			s.Compactions = []schema.StateCompaction{{ContextCompactedData: schema.ContextCompactedData{Summary: "so far", ThroughTurn: through}, At: len(s.Messages)}}
+		}
+		return testing.AllocsPerRun(5, func() { s.Conversation() })
+	}
+	require.InDelta(t, cost(20, 10), cost(1000, 990), 30)
+	require.LessOrEqual(t, cost(1000, 0), 14.0*1000)
+}

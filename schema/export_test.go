@@ -1,7 +1,12 @@
 package schema
 
 // Joined returns the messages with the content of the calls that their parts name.
-func (s *State) Joined() []StateMessage {
-	messages, _ := s.joined()
-	return messages
+func (s *State) Joined() (out []StateMessage) {
+	numbers, _ := s.names(0)
+	for i := range s.Messages {
+		calls := numbers[:len(s.Messages[i].Parts)]
+		numbers = numbers[len(calls):]
+		out = append(out, s.joined(&s.Messages[i], calls).StateMessage)
+	}
+	return out
 }

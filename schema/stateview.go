@@ -101,7 +101,7 @@ func at(path, place string) bool {
 func (m *said) view() StateMessage {
 	v := m.StateMessage
 	for j, c := range m.named {
-		if c.Call == nil || c.whole {
+		if c.Call == nil || c.whole || len(c.Refs) == 0 {
 			continue
 		}
 		here := fmt.Sprintf("/parts/%d", j)

@@ -37,32 +37,28 @@ type historyCall struct {
 // validHistory is ValidHistory, with the recorded calls that the parts name. They match calls and responses whose ids
 // are ambiguous.
 func validHistory(messages []Message, named func(message, part int) *Call) []Message {
-	var calls, open []*historyCall
+	calls, open := make([]historyCall, 0, len(messages)), []int(nil)
 	first := make([]int, len(messages)+1) // index of the first call of a message
 	misplaced := make(map[int][]Part)     // texts for what stands without its call, by message
-	ids := callIDs{used: make(map[string]bool), next: make(map[string]int)}
+	ids := callIDs{used: make(map[string]bool, len(messages)), next: make(map[string]int)}
 	for i := range messages {
 		m := &messages[i]
 		for j := range m.Parts {
-			p := m.Parts[j]
-			if p.Type == PartToolCall && m.Role == RoleAssistant {
-				c := &historyCall{part: p, recorded: named(i, j), message: i, given: p.ID}
+			if p := &m.Parts[j]; p.Type == PartToolCall && m.Role == RoleAssistant {
+				c := historyCall{part: *p, recorded: named(i, j), message: i, given: p.ID}
 				c.part.ID, c.part.Name, c.part.Arguments = ids.unique(p.ID), plainName(p.Name), objectArguments(p.Arguments)
-				calls, open = append(calls, c), append(open, c)
+				calls, open = append(calls, c), append(open, len(calls))
 			}
 		}
 		first[i+1] = len(calls)
 		for j := range m.Parts {
-			p := m.Parts[j]
+			p := &m.Parts[j]
 			if p.Type != PartToolCallResponse {
 				continue
 			}
-			if k := openCall(open, p.ID, named(i, j)); k >= 0 {
-				c := open[k]
-				if p.Name != "" {
-					p.Name = c.part.Name
-				}
-				p.ID, c.response, open = c.part.ID, &p, slices.Delete(open, k, k+1)
+			if k := openCall(calls, open, p.ID, named(i, j)); k >= 0 {
+				calls[open[k]].response = p
+				open = slices.Delete(open, k, k+1)
 				continue
 			}
 			misplaced[i] = append(misplaced[i], Text(fmt.Sprintf("Response that matches no open call (id %q): %s", p.ID, p.Response)))
@@ -71,19 +67,23 @@ func validHistory(messages []Message, named func(message, part int) *Call) []Mes
 	out := make([]Message, 0, len(messages))
 	for i := range messages {
 		m, own := messages[i], calls[first[i]:first[i+1]]
-		var parts []Part
+		parts := make([]Part, 0, len(m.Parts))
 		responses := Message{Role: RoleTool}
-		for _, p := range m.Parts {
+		if len(own) > 0 {
+			responses.Parts = make([]Part, 0, len(own))
+		}
+		for j := range m.Parts {
+			p := &m.Parts[j]
 			switch {
 			case p.Type == PartToolCall && m.Role == RoleAssistant:
-				c := own[len(responses.Parts)]
+				c := &own[len(responses.Parts)]
 				parts, responses.Parts = append(parts, c.part), append(responses.Parts, c.answer())
 			case p.Type == PartToolCall:
 				misplaced[i] = append(misplaced[i], Text(fmt.Sprintf("Call of %q by the role %s: %s", p.Name, m.Role, p.Arguments)))
 			case p.Type == PartToolCallResponse:
 			case p.Type == PartText && len(p.Source) == 0 && (p.Content == nil || strings.TrimSpace(*p.Content) == ""):
 			default:
-				parts = append(parts, p)
+				parts = append(parts, *p)
 			}
 		}
 		if m.Parts = parts; len(parts) > 0 {
@@ -106,16 +106,16 @@ func validHistory(messages []Message, named func(message, part int) *Call) []Mes
 	return out
 }
 
-// openCall returns the index of the call that a response answers; -1 for none. It is the call of the record; without one
-// the first call with the id in the latest message that has one.
-func openCall(open []*historyCall, id string, recorded *Call) int {
+// openCall returns the index of the open call that a response answers; -1 for none. It is the call of the record;
+// without one the first call with the id in the latest message that has one.
+func openCall(calls []historyCall, open []int, id string, recorded *Call) int {
 	found := -1
-	for i, c := range slices.Backward(open) {
-		switch {
+	for i, k := range slices.Backward(open) {
+		switch c := &calls[k]; {
 		case recorded != nil && c.recorded == recorded:
 			return i
 		case c.given != id || recorded != nil && c.recorded != nil:
-		case found < 0 || c.message == open[found].message:
+		case found < 0 || c.message == calls[open[found]].message:
 			found = i
 		}
 	}
@@ -125,10 +125,14 @@ func openCall(open []*historyCall, id string, recorded *Call) int {
 // answer is the response to the call.
 func (c *historyCall) answer() Part {
 	if c.response != nil {
-		return *c.response
+		p := *c.response
+		if p.ID = c.part.ID; p.Name != "" {
+			p.Name = c.part.Name
+		}
+		return p
 	}
 	p := Part{Type: PartToolCallResponse, ID: c.part.ID, Occurrence: c.part.Occurrence}
-	respond(&p, &Call{Outcome: OutcomeOpen})
+	respond(&p, &Call{Outcome: OutcomeOpen}, false)
 	return p
 }
 
