@@ -20,10 +20,9 @@ import (
 type appender struct {
 	*Fleet
 
-	names   schema.Names
-	run     string
-	subject string
-	ledger  *sharedLedger
+	names  schema.Names
+	run    string
+	ledger *sharedLedger
 	// connections counts the connections opened when the log was last seen to hold the run's last message; see steady.
 	connections uint64
 	// shorter judges reports of a log that is shorter than before.
@@ -31,7 +30,7 @@ type appender struct {
 }
 
 func newAppender(f *Fleet, names schema.Names, l *sharedLedger) *appender {
-	return &appender{Fleet: f, names: names, run: l.run, subject: names.EventSubject(l.run), ledger: l, connections: f.nc.Stats().Reconnects}
+	return &appender{Fleet: f, names: names, run: l.run, ledger: l, connections: f.nc.Stats().Reconnects}
 }
 
 func (a *appender) deliver(ctx context.Context, items []*item) error {
@@ -215,7 +214,7 @@ func (d *delivery) try(ctx context.Context) (step, error) {
 	}
 	sent := time.Now()
 	last, _ := d.ledger.end()
-	return d.answered(ctx, d.append(ctx, d.items[0].message(d.subject), last), sent)
+	return d.answered(ctx, d.append(ctx, eventlog.Message(d.names, d.items[0].event), last), sent)
 }
 
 // answered says what an answer means; see the table of answers in the package's documentation.
@@ -292,7 +291,9 @@ func (d *delivery) outdated(ctx context.Context, answer eventlog.Appended) (step
 // oversized is the error of an event that the server finds too large.
 func (d *delivery) oversized(cause error) error {
 	it := d.items[0]
-	err := errors.Join(payloadError(it.event.Name(), it.size, eventLimit, it.event.Data), cause)
+	header, body := it.event.Encode()
+	whole := schema.Record{Header: header, Body: body}
+	err := errors.Join(payloadError(it.event.Name(), whole.Size(), eventLimit, body), cause)
 	if it.sent {
 		// Another server has a lower size limit than the one that got an earlier try.
 		return d.undelivered(it, err)

@@ -2,11 +2,8 @@ package publisher
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,7 +34,7 @@ func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Write
 	items := make([]*item, len(drafts))
 	for i := range drafts {
 		it := drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1) //nolint:gosec // a small count
-		if it.verdict = it.preflight(next); it.verdict.Kind == schema.Rejected {
+		if it.verdict = next.ApplyPrepared(&it.prepared); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
 		items[i] = it
@@ -55,7 +52,7 @@ func (f *localFold) recheck(items []*item) error {
 		if it.stream != 0 {
 			continue
 		}
-		if it.verdict = it.preflight(&next); it.verdict.Kind == schema.Rejected {
+		if it.verdict = next.ApplyPrepared(&it.prepared); it.verdict.Kind == schema.Rejected {
 			return fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
 	}
@@ -68,8 +65,8 @@ func (f *localFold) take(it *item, stream schema.StreamSequence) schema.Verdict 
 	v, next := it.verdict, it.next
 	it.next = nil
 	if next == nil || it.base != f.head.Position || stream <= it.base.Stream || v.Kind != schema.Applied {
-		rec := it.record(stream)
-		return f.state.Apply(schema.ExecutorsOnly, &rec)
+		header, body := it.event.Encode()
+		return f.state.Apply(schema.ExecutorsOnly, &schema.Record{Stream: stream, Header: header, Body: body})
 	}
 	f.state.Adopt(*next, v, stream)
 	return v
@@ -148,15 +145,12 @@ type draft struct {
 // item is a sealed event.
 type item struct {
 	event *schema.Event
-	// header is the event's; the first try adds NATS headers to it for the message. It does not change once the first
-	// try has begun.
-	header map[string][]string
-	tried  bool
+	// prepared is the event in the form that the fold applies.
+	prepared schema.Prepared
 	// unless as in draft.
 	unless signalGuard
 	// verdict of the fold before publication.
 	verdict schema.Verdict
-	size    int
 	// stream sequence, once durable.
 	stream schema.StreamSequence
 	// base and next are the head's position and the head after the event, if it was sealed alone. The fold's verdict
@@ -167,30 +161,6 @@ type item struct {
 	sent bool
 	// put as in draft, of the latest call.
 	put time.Time
-}
-
-// message returns the item as a message, a new one for each try. The first one uses the item's own header.
-func (it *item) message(subject string) *nats.Msg {
-	header := nats.Header(it.header)
-	if it.tried {
-		header = make(nats.Header, len(it.header))
-		maps.Copy(header, it.header)
-		delete(header, nats.ExpectedLastSubjSeqHdr)
-	}
-	it.tried = true
-	header[nats.MsgIdHdr] = []string{it.event.ID}
-	return &nats.Msg{Subject: subject, Header: header, Data: it.event.Data}
-}
-
-// record is the item in the form of a log record.
-func (it *item) record(stream schema.StreamSequence) schema.Record {
-	return schema.NewRecord(stream, it.header, it.event.Data)
-}
-
-// preflight applies the item to head and returns the fold's verdict.
-func (it *item) preflight(head *schema.Head) schema.Verdict {
-	rec := it.record(0)
-	return head.Apply(schema.ExecutorsOnly, &rec)
 }
 
 func verdicts(items []*item) []schema.Verdict {
@@ -235,12 +205,7 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	e.Seal()
-	it := &item{event: e, unless: d.unless, put: d.put}
-	it.header, _ = e.Encode()
-	rec := schema.Record{Header: it.header, Body: e.Data}
-	it.size = rec.Size()
-	return it
+	return &item{event: e, prepared: schema.PrepareSealed(e, e.Seal()), unless: d.unless, put: d.put}
 }
 
 func rejectedError(it *item) error {

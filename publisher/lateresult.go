@@ -47,11 +47,10 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 		})
 		if err == nil {
 			probe := head.Clone()
-			rec := it.record(0)
-			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
+			if v := probe.ApplyPrepared(&it.prepared); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // the call is closed, or an earlier try is in the log
 			}
-			switch answer := a.append(ctx, it.message(a.subject), last); answer.Outcome {
+			switch answer := a.append(ctx, eventlog.Message(a.names, it.event), last); answer.Outcome {
 			case eventlog.Stored:
 				return nil
 			case eventlog.Full, eventlog.Oversized, eventlog.Refused, eventlog.Denied, eventlog.AnswerDenied:

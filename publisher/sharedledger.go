@@ -98,6 +98,11 @@ func (s *sharedLedger) call(key schema.CallKey) callView {
 	return with(s, func(l *ledger) callView { return l.call(key) })
 }
 
+// stage reports whether a call is open, and what this handle did with it.
+func (s *sharedLedger) stage(key schema.CallKey) (open bool, stage callStage) {
+	return with2(s, func(l *ledger) (bool, callStage) { return openCall(l.fold.head, key) != nil, l.calls.look(key).stage })
+}
+
 // die ends the handle because the run is not its own any more, unless it has ended, and returns the error that ended it.
 func (s *sharedLedger) die(err error) error {
 	return with(s, func(l *ledger) error { return l.die(err) })

@@ -143,7 +143,7 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 		ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
 		return result, err
 	}
-	if r.ledger.call(key).open != nil {
+	if open, _ := r.ledger.stage(key); open {
 		// The tool has run: record the outcome even if the caller's context has ended.
 		verdicts, failed := r.publish(context.WithoutCancel(ctx), c.ran.draft)
 		if failed != nil {
@@ -265,7 +265,7 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	if _, err := turn.publish(ctx, draft{data: data, turn: turn.number, invented: c.tool == nil}); err != nil {
 		return err
 	}
-	if c.run.ledger.call(c.key).open == nil {
+	if open, _ := c.run.ledger.stage(c.key); !open {
 		return fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", turn, ErrConflict, c.asked.ID, c.key.Occurrence)
 	}
 	return nil
@@ -308,7 +308,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		// The effect of the tool is unknown, or the tool runs again once the run has its answer: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}
-	if now := r.ledger.call(key); now.stage != callRunning && now.open != nil { // it returned before it began
+	if open, stage := r.ledger.stage(key); open && stage != callRunning { // it returned before it began
 		if err != nil {
 			failure := failureOf(err)
 			failure.Retryable = false

@@ -52,7 +52,7 @@ type TurnSpec struct {
 // For a run that has reached a limit of its [Contract] it returns a [*LimitError], except for the summary turn of
 // [Run.LimitReached].
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
-	last := r.Head().Turn
+	last := with(r.ledger, func(l *ledger) int32 { return l.fold.head.Turn })
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"slices"
 	"strconv"
@@ -42,14 +43,29 @@ func (e *Event) Encode() (header map[string][]string, body []byte) {
 	names := e.attributeNames(scratch[:0])
 	header = make(map[string][]string, len(names)+3)
 	values := make([]string, len(names))
-	var b []byte
+	var room [512]byte
+	b, ends := room[:0], make([]int, 0, 16)
+	for _, name := range names {
+		b = e.appendAttribute(b, name)
+		ends = append(ends, len(b))
+	}
+	text, begin := string(b), 0 // one allocation for all values
 	for i, name := range names {
-		b = e.appendAttribute(b[:0], name)
-		values[i] = percentEncode(string(b))
-		header[headerName(name)] = values[i : i+1 : i+1]
+		values[i] = percentEncode(text[begin:ends[i]])
+		header[headerName(name)], begin = values[i:i+1:i+1], ends[i]
 	}
 	return header, e.Data
 }
+
+// roundTrips reports whether [Decode] certainly reads the event as it is, so that nothing needs to encode and decode it.
+func (e *Event) roundTrips() bool {
+	return e.DataRef == "" && e.TraceParent == "" && e.DataContentType == ContentTypeJSON && e.DataSchema == "" && len(e.Extensions) == 0 &&
+		e.Turn >= 0 && e.Epoch <= math.MaxInt32 && e.Sequence <= math.MaxInt64 && (e.Sequence == 0 || e.Epoch != 0) && validTime(e.Time) &&
+		plain(e.ID, MaxIdentifier) && plain(e.Source, MaxAttribute) && plain(e.Type, MaxAttribute) && plain(e.Subject, MaxAttribute)
+}
+
+// plain reports whether a text is a valid value of an attribute, for certain.
+func plain(text string, most int) bool { return text != "" && len(text) <= most && printable(text) }
 
 // headerNames are the names of the headers that every event has, made once.
 var headerNames = func() map[string]string {

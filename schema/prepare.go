@@ -32,15 +32,25 @@ type Prepared struct {
 // Prepare decodes, validates and hashes a record, and checks its signature against the fleet's keys. It is pure and
 // total.
 func Prepare(keys *Keys, rec *Record) Prepared {
-	p := Prepared{Record: rec}
-	if p.Event, p.err = Decode(rec.Header, rec.Body); p.err != nil {
-		p.Event = nil
-		p.id = RecordID(rec, nil)
-		return p
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		return Prepared{Record: rec, err: err, id: RecordID(rec, nil)}
 	}
-	e := p.Event
-	p.id, p.name, p.control, p.content = e.ID, e.Name(), e.IsControl(), e.ContentHash()
-	p.key = keyOf(e, p.content)
+	return prepared(keys, rec, e, e.ContentHash())
+}
+
+// PrepareSealed is [Prepare] for the executor that made the event, with the hash that [Event.Seal] returned, and without
+// a stream sequence. The preparation shares memory with the event.
+func PrepareSealed(e *Event, content Hash) Prepared {
+	if !e.roundTrips() {
+		header, body := e.Encode()
+		return Prepare(ExecutorsOnly, &Record{Header: header, Body: body})
+	}
+	return prepared(ExecutorsOnly, new(Record), e, content)
+}
+
+func prepared(keys *Keys, rec *Record, e *Event, content Hash) Prepared {
+	p := Prepared{Record: rec, Event: e, id: e.ID, content: content, key: keyOf(e, content), control: e.IsControl(), name: e.Name()}
 	p.data, p.dataErr = ParseData(e)
 	p.refusal, p.bound, p.own = keys.check(e, rec.Stored)
 	return p
