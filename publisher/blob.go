@@ -47,6 +47,7 @@ func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 	if d.body, d.dataref, err = f.moveLarge(ctx, run, data, body); d.dataref != "" {
 		d.put = began
 	}
+	d.exact = f.redactor == nil && f.secrets == nil && d.dataref == ""
 	return err
 }
 

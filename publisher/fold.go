@@ -136,7 +136,9 @@ type draft struct {
 	// invented: the model made up the name of the call, so the name is content.
 	invented bool
 
-	body    []byte
+	body []byte
+	// exact: body was made of data as it is.
+	exact   bool
 	dataref string
 	// put is when a large field of it began to be put; zero if it has none.
 	put time.Time
@@ -205,7 +207,11 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	return &item{event: e, prepared: schema.PrepareSealed(e, e.Seal()), unless: d.unless, put: d.put}
+	var exact schema.Data
+	if d.exact {
+		exact = d.data
+	}
+	return &item{event: e, prepared: schema.PrepareSealed(e, e.Seal(), exact), unless: d.unless, put: d.put}
 }
 
 func rejectedError(it *item) error {

@@ -10,3 +10,6 @@ func (s *State) Joined() (out []StateMessage) {
 	}
 	return out
 }
+
+// Shared reports whether the data of an event is copied from its writer's, and not parsed.
+func Shared(e *Event, data Data) bool { return owned(e, data) != nil }

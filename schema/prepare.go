@@ -1,7 +1,11 @@
 package schema
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"reflect"
+	"slices"
+	"strings"
 )
 
 // Prepared is a record with everything about it that does not depend on earlier records: decoded, validated and
@@ -36,24 +40,90 @@ func Prepare(keys *Keys, rec *Record) Prepared {
 	if err != nil {
 		return Prepared{Record: rec, err: err, id: RecordID(rec, nil)}
 	}
-	return prepared(keys, rec, e, e.ContentHash())
+	return prepared(keys, rec, e, e.ContentHash(), nil)
 }
 
 // PrepareSealed is [Prepare] for the executor that made the event, with the hash that [Event.Seal] returned, and without
-// a stream sequence. The preparation shares memory with the event.
-func PrepareSealed(e *Event, content Hash) Prepared {
+// a stream sequence. data is what [MarshalData] made the event's data of, nil if that is not known. The preparation shares
+// memory with the event, and with data only texts.
+func PrepareSealed(e *Event, content Hash, data Data) Prepared {
 	if !e.roundTrips() {
 		header, body := e.Encode()
 		return Prepare(ExecutorsOnly, &Record{Header: header, Body: body})
 	}
-	return prepared(ExecutorsOnly, new(Record), e, content)
+	return prepared(ExecutorsOnly, new(Record), e, content, owned(e, data))
 }
 
-func prepared(keys *Keys, rec *Record, e *Event, content Hash) Prepared {
-	p := Prepared{Record: rec, Event: e, id: e.ID, content: content, key: keyOf(e, content), control: e.IsControl(), name: e.Name()}
-	p.data, p.dataErr = ParseData(e)
+func prepared(keys *Keys, rec *Record, e *Event, content Hash, data Data) Prepared {
+	p := Prepared{Record: rec, Event: e, id: e.ID, content: content, key: keyOf(e, content), control: e.IsControl(), name: e.Name(), data: data}
+	if data == nil {
+		p.data, p.dataErr = ParseData(e)
+	}
 	p.refusal, p.bound, p.own = keys.check(e, rec.Stored)
 	return p
+}
+
+// owned returns a copy of the data that the event's own was made of, equal to what [ParseData] reads; nil if only that can
+// tell. A JSON value in it is its text in the event: the caller may change its own, and the event has it without spaces.
+func owned(e *Event, data Data) Data {
+	made := NewData(e.Name())
+	if data == nil || made == nil || reflect.TypeOf(made) != reflect.TypeOf(data) || tooDeep(e.Data) {
+		return nil
+	}
+	v := reflect.ValueOf(made).Elem()
+	if v.Set(reflect.ValueOf(data).Elem()); !own(v, e.Data) {
+		return nil
+	}
+	return made
+}
+
+// own replaces the memory that a value shares with the one it was copied from. It is false for what JSON may change.
+func own(v reflect.Value, body []byte) bool {
+	switch v.Kind() {
+	case reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint32, reflect.Uint64, reflect.Float64, reflect.String:
+		return true
+	case reflect.Pointer:
+		if v.IsNil() {
+			return true
+		}
+		to := reflect.New(v.Type().Elem())
+		to.Elem().Set(v.Elem())
+		v.Set(to)
+		return own(to.Elem(), body)
+	case reflect.Slice:
+		if v.IsNil() || v.Len() == 0 {
+			return v.IsNil()
+		}
+		if v.Type() == valueType {
+			at := bytes.Index(body, v.Bytes())
+			if at >= 0 {
+				v.SetBytes(slices.Clip(body[at : at+v.Len()]))
+			}
+			return at >= 0
+		}
+		to := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(to, v)
+		v.Set(to)
+		for i := range v.Len() {
+			if !own(v.Index(i), body) {
+				return false
+			}
+		}
+		return true
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Field(i)
+			if f.IsZero() {
+				continue
+			}
+			if !own(f, body) || f.Type() == valueType && strings.HasSuffix(v.Type().Field(i).Tag.Get("json"), ",embed") {
+				return false
+			}
+		}
+		return v.Type() != refType && v.Type() != baseType
+	default:
+		return v.IsZero()
+	}
 }
 
 // keyOf identifies the event among the latest ones.

@@ -61,7 +61,7 @@ func TestPrepareSealed_AnyEvent_SameAsItsRecord(t *testing.T) {
 				e, err := schema.Decode(rec.Header, rec.Body)
 				require.NoError(t, err)
 				change(e)
-				p := schema.PrepareSealed(e, e.Seal())
+				p := schema.PrepareSealed(e, e.Seal(), nil)
 				own, log := at.Clone(), at.Clone()
 				header, body := e.Encode()
 				verdict := log.Apply(schema.ExecutorsOnly, &schema.Record{Header: header, Body: body})
@@ -71,4 +71,64 @@ func TestPrepareSealed_AnyEvent_SameAsItsRecord(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestPrepareSealed_DataOfWriter_SameAsParsed(t *testing.T) {
+	shared := 0
+	check := func(t *testing.T, data schema.Data) {
+		t.Helper()
+		body, err := schema.MarshalData(data)
+		require.NoError(t, err)
+		e := &schema.Event{
+			ID: "r.1.1.0", Source: "/waymark/default/e", Type: schema.TypeOf(data.EventName()), Subject: "r", Time: "2026-01-02T03:04:05Z", Epoch: 1, Sequence: 1,
+			DataContentType: schema.ContentTypeJSON, Data: body,
+		}
+		parsed, err := schema.ParseData(e)
+		require.NoError(t, err)
+		p := schema.PrepareSealed(e, e.Seal(), data)
+		require.Equal(t, parsed, p.Data())
+		require.NotSame(t, data, p.Data())
+		if schema.Shared(e, data) {
+			shared++
+		}
+	}
+	for _, data := range samples() {
+		t.Run(data.EventName(), func(t *testing.T) { check(t, data) })
+	}
+	require.Greater(t, shared, 10, "few events are not parsed again")
+	for name, value := range map[string]string{
+		"spaces": ` { "a" : [ 1, 2 ] } `, "escapes": `"\u0041\/"`, "null": `null`, "a number": `1.50e+1`, "a large number": `123456789012345678901234567890`,
+		"nothing in it": `{}`, "depth": strings.Repeat("[", schema.MaxJSONDepth-4) + strings.Repeat("]", schema.MaxJSONDepth-4),
+	} {
+		t.Run(name, func(t *testing.T) {
+			yes := true
+			check(t, &schema.ToolReturnedData{ToolCallID: "c", Result: []byte(value), Source: []byte(value), IsError: &yes})
+			check(t, &schema.StateSetData{Key: "k", Value: []byte(value)})
+			check(t, &schema.TurnAnsweredData{
+				Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{}, Extra: []byte(`{"b":1,"a":{}}`)},
+				Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Arguments: []byte(value)}}, FinishReasons: []string{"stop", ""},
+			})
+		})
+	}
+}
+
+func TestPrepareSealed_CallerChangesItsData_KeepsItsOwn(t *testing.T) {
+	result, text := []byte(`{"a":"before"}`), "before"
+	data := &schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{{Type: schema.PartText, Content: &text}}}, FinishReasons: []string{"stop"},
+		Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Arguments: result}}, Usage: &schema.Usage{InputTokens: 1},
+	}
+	body, err := schema.MarshalData(data)
+	require.NoError(t, err)
+	e := &schema.Event{
+		Source: "/waymark/default/e", Type: schema.TypeOf(data.EventName()), Subject: "r", Time: "2026-01-02T03:04:05Z", Epoch: 1, Sequence: 1,
+		DataContentType: schema.ContentTypeJSON, Data: body,
+	}
+	require.True(t, schema.Shared(e, data))
+	p := schema.PrepareSealed(e, e.Seal(), data)
+	copy(result, `{"a":"AFTER!"}`)
+	text, data.FinishReasons[0], data.Message.Parts[0].Type, data.Calls[0].Name, data.Usage.InputTokens = "after", "x", "x", "x", 2
+	parsed, err := schema.ParseData(e)
+	require.NoError(t, err)
+	require.Equal(t, parsed, p.Data())
 }
