@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -239,16 +238,14 @@ func TestTool_StartIsStoredAndTheCallIsUnresolved_IsRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
-	run := start(t, w.fleet(func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = time.Second, 200*time.Millisecond
-	}), "r1")
+	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })
+	run := start(t, f, "r1")
 	turn := openTurn(t, run)
-	p.dropAcks(-1)
+	p.deafen(f)
 	call := publisher.ToolCall{ID: "c1", Name: "x", Replay: schema.ReplayPure}
 	_, err := turn.Call(t.Context(), call)
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
-	p.dropAcks(0)
+	p.heal(f)
 	_, err = turn.Call(t.Context(), call)
 	require.NoError(t, err)
 	require.Equal(t, []string{"run.started", "turn.started", "tool.called"}, names(w.log("r1")))

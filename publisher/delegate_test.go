@@ -66,7 +66,9 @@ func TestDelegate_ToolOfALoop_GivesTheChildsEndToTheModel(t *testing.T) {
 	w.daemon()
 	var tries atomic.Int32
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("c1", "delegate", `{"task":"one"}`), call("c2", "delegate", `{"task":"two"}`))}}
-	s := serveRuns(t, w.fleet(), nil, func(spec *publisher.ExecutorSpec) {
+	f := w.fleet()
+	publisher.SetWaitPoll(f, patience) // else it reads the child's log when the daemon takes longer to tell
+	s := serveRuns(t, f, nil, func(spec *publisher.ExecutorSpec) {
 		spec.Capacity = 1 // the run is released, also without WaitDetached
 		spec.Loops = map[string]publisher.Loop{"coder": {Model: m.model, Tools: []publisher.Tool{delegates(&tries)}}}
 	})

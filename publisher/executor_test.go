@@ -482,10 +482,7 @@ func TestExecutor_GraceOver_UnrecordedLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
-	f := w.fleet(func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
-	})
+	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })
 	begun := make(chan struct{})
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {
 		close(begun)
@@ -494,7 +491,7 @@ func TestExecutor_GraceOver_UnrecordedLeft(t *testing.T) {
 	}, func(spec *publisher.ExecutorSpec) { spec.Grace = 300 * time.Millisecond })
 	begin(t, s, "r1")
 	<-begun
-	p.dropAcks(-1)
+	p.deafen(f)
 	w.limit(1) // nothing is stored either
 	require.ErrorContains(t, s.stop(), "r1")
 	require.Equal(t, publisher.OutcomeLeft, s.outcome(t, "r1").outcome)
@@ -505,11 +502,10 @@ func TestExecutor_ServerAwayAtEnd_EndRecordedLater(t *testing.T) {
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
+		c.Conn, c.URL, c.Options, c.TryTimeout = nil, p.url(), w.server.Options(), 100*time.Millisecond
 	})
 	s := serveRuns(t, f, func(context.Context, *publisher.Run) error {
-		p.dropAcks(-1)
+		p.deafen(f)
 		return nil
 	})
 	begin(t, s, "r1")

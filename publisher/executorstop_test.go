@@ -156,15 +156,12 @@ func TestStart_ReplyLost_DrivenByRetry(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	p := newProxy(t, w.server.URL())
-	f := w.fleet(func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
-	})
+	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })
 	s := serveRuns(t, f, func(context.Context, *publisher.Run) error { return nil })
-	p.dropAcks(-1)
+	p.deafen(f)
 	_, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1"})
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
-	p.dropAcks(0)
+	p.heal(f)
 	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
 	begin(t, s, "r1")
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)

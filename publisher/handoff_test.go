@@ -129,15 +129,15 @@ func TestHandoff_OfferWithoutAnAnswer_IsRepeatedAsTheSameEvent(t *testing.T) {
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	run := start(t, w.fleet(func(c *publisher.Config) {
+	f := w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
 		c.Now = func() time.Time { now = now.Add(time.Second); return now }
-	}), "r1")
-	p.dropAcks(-1)
+	})
+	run := start(t, f, "r1")
+	p.deafen(f)
 	_, err := run.Handoff(schema.HandoffOfferedData{Reason: "error", HandoffID: "h1"}).Offer(t.Context())
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
-	p.dropAcks(0)
+	p.heal(f)
 	_, err = run.Handoff(schema.HandoffOfferedData{Reason: "error", HandoffID: "h1"}).Offer(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"run.started", "handoff.offered"}, names(w.log("r1")))

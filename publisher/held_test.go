@@ -16,11 +16,10 @@ func TestHeartbeat_UnresolvedRun_NotHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
-	f := w.fleet(func(c *publisher.Config) {
-		c.Heartbeat, c.PublishTimeout = 20*time.Millisecond, 500*time.Millisecond
-	})
+	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {
 		// The server stays, and takes no event any more.
+		publisher.SetPublishTimeout(f, 500*time.Millisecond)
 		return w.js.DeleteStream(ctx, w.names.EventStream())
 	}, func(spec *publisher.ExecutorSpec) { spec.Patience = 100 * time.Millisecond })
 	run, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})

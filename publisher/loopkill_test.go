@@ -77,7 +77,7 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead}
 		})))...)
 		require.NoError(t, err)
-		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 500 * time.Millisecond, RequestTimeout: 500 * time.Millisecond})
+		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder"})
 		require.NoError(t, err)
 		publisher.SetOutwait(f, 0)
 		nthTool := int64(0)

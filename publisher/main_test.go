@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -54,6 +55,9 @@ func (w *world) fleet(changes ...func(*publisher.Config)) *publisher.Fleet {
 		change(&cfg)
 	}
 	f, err := publisher.Connect(w.tb.Context(), cfg)
+	for began := time.Now(); errors.Is(err, publisher.ErrUnavailable) && time.Since(began) < patience; { // the test's RequestTimeout is short
+		f, err = publisher.Connect(w.tb.Context(), cfg)
+	}
 	require.NoError(w.tb, err)
 	publisher.SetOutwait(f, 0) // only the tests of it wait
 	w.tb.Cleanup(func() {

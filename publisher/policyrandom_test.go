@@ -115,7 +115,9 @@ func (a *sloppyAgent) live(ctx context.Context, f *publisher.Fleet, id string) e
 			continue
 		}
 		a.turn(ctx, run)
-		err = run.Err()
+		if err = run.Err(); errors.Is(err, publisher.ErrUnresolved) { // the turn's time was over before the server's answer
+			err = run.Resolve(ctx)
+		}
 	}
 	return err
 }

@@ -75,6 +75,18 @@ func (p *proxy) dropAcks(n int) {
 	p.drop = n
 }
 
+// deafen drops all acknowledgements to f, which gives an event up after a second. Call it while f publishes nothing.
+func (p *proxy) deafen(f *publisher.Fleet) {
+	publisher.SetPublishTimeout(f, time.Second)
+	p.dropAcks(-1)
+}
+
+// heal ends deafen: what is published from now on has its time.
+func (p *proxy) heal(f *publisher.Fleet) {
+	p.dropAcks(0)
+	publisher.SetPublishTimeout(f, patience)
+}
+
 // hold holds acknowledgements, and what comes behind them, up until release.
 func (p *proxy) hold() {
 	p.mu.Lock()

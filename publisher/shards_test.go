@@ -18,7 +18,10 @@ func TestStart_ManyStarters_OneBegins(t *testing.T) {
 	t.Parallel()
 	const runs, shards = 60, 3
 	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes, Shards: shards})
-	fleets := []*publisher.Fleet{w.fleet(executor("one")), w.fleet(executor("two")), w.fleet(executor("three")), w.fleet(executor("four"))}
+	var fleets []*publisher.Fleet
+	for _, name := range []string{"one", "two", "three", "four"} {
+		fleets = append(fleets, w.fleet(named(name), func(c *publisher.Config) { c.RequestTimeout, c.PublishTimeout = patience, patience }))
+	}
 	var mu sync.Mutex
 	begun := make(map[string]int)
 	var group sync.WaitGroup

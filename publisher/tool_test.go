@@ -468,16 +468,14 @@ func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
-	run := start(t, w.fleet(func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = time.Second, 200*time.Millisecond
-	}), "r1")
+	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })
+	run := start(t, f, "r1")
 	turn := openTurn(t, run)
 	var n atomic.Int64
 	pay := publisher.ToolCall{ID: "c1", Name: "pay"}
 	tool := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		n.Add(1)
-		p.dropAcks(-1)
+		p.deafen(f)
 		return publisher.Result("paid")
 	}
 	for range 2 {
@@ -485,7 +483,7 @@ func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 		require.ErrorIs(t, err, publisher.ErrUnresolved)
 		require.JSONEq(t, `"paid"`, string(result.Result), "the result is not lost to the caller")
 	}
-	p.dropAcks(0)
+	p.heal(f)
 	result, err := turn.Tool(t.Context(), pay, tool)
 	require.NoError(t, err)
 	require.JSONEq(t, `"paid"`, string(result.Result))
@@ -494,7 +492,7 @@ func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	resolved := publisher.ToolCall{ID: "resolved", Name: "pay"}
 	_, err = turn.Tool(t.Context(), resolved, tool)
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
-	p.dropAcks(0)
+	p.heal(f)
 	require.NoError(t, run.Resolve(t.Context()))
 	result, err = turn.Tool(t.Context(), resolved, tool)
 	require.NoError(t, err)
@@ -503,11 +501,11 @@ func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	n.Store(1)
 
 	// The same when the call itself has no answer: the tool has not run.
-	p.dropAcks(-1)
+	p.deafen(f)
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "pay"}, tool)
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	require.Equal(t, int64(1), n.Load())
-	p.dropAcks(0)
+	p.heal(f)
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "pay"}, counted(&n, "paid"))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), n.Load())

@@ -108,10 +108,15 @@ type mortal struct {
 }
 
 func (m *mortal) Write(b []byte) (int, error) {
+	if m.dead.Load() {
+		return 0, net.ErrClosed
+	}
 	if bytes.Contains(b, m.subject) && m.left.Add(-1) == 0 {
 		m.dead.Store(true)
 		if m.sent {
-			_, _ = m.Conn.Write(b)
+			_, _ = m.Conn.Write(b) // its answer ends Read
+		} else {
+			_ = m.SetReadDeadline(time.Now())
 		}
 		return 0, net.ErrClosed
 	}
@@ -149,7 +154,7 @@ func (w *world) playMortal(a *agent, run string, nth int64, sent bool, inTool sc
 	})))...)
 	require.NoError(w.tb, err)
 	defer nc.Close()
-	f, err := publisher.Connect(w.tb.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 500 * time.Millisecond, RequestTimeout: 500 * time.Millisecond})
+	f, err := publisher.Connect(w.tb.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder"})
 	require.NoError(w.tb, err)
 	publisher.SetOutwait(f, 0)
 	defer func() {

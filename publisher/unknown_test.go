@@ -284,7 +284,7 @@ func TestLoop_LargeResults_AreReadOnce(t *testing.T) {
 	l := &line{about: aboutBlobs}
 	run := start(t, w.fleet(l.on(w, "exec-1")), "r1")
 	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}}.Work(t.Context(), run))
-	require.LessOrEqual(t, l.requests.Load(), int64(results), "only each put looks for an earlier one")
+	require.LessOrEqual(t, l.requests.Load(), int64(4*results), "only each put looks for an earlier one, once more when the answer is late")
 
 	other := &line{about: aboutBlobs}
 	again := w.fleet(other.on(w, "exec-2"))
