@@ -189,7 +189,7 @@ sbom: $(CYCLONEDX) ## write the binary's list of parts, CycloneDX with licences,
 $(LINT):
 	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && mv $(BIN)/golangci-lint $@
 $(TEMPORAL):
-	GOBIN=$(BIN) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_CLI_VERSION) && mv $(BIN)/temporal $@
+	GOBIN=$(BIN) go install -trimpath github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_CLI_VERSION) && mv $(BIN)/temporal $@
 $(VULNCHECK):
 	GOBIN=$(BIN) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) && mv $(BIN)/govulncheck $@
 $(CYCLONEDX) $(GOTESTSUM): tools/pinned/go.mod

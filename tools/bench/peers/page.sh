@@ -1,13 +1,14 @@
 #!/bin/sh
 # Measures every figure of docs/performance.md, and writes docs/performance/*.csv and the page's tables: page.sh BIN. $PAGE_ROUNDS of whole
-# turns of all systems, alternating; $PEERS names the other systems, $PEERS_STORE the disk of all. $PAGE_QUICK only shows that everything
-# works: then the tables are written to .bin/page.
+# turns of all systems, alternating; $PEERS_STORE is the disk of all. $PAGE_QUICK only shows that everything works: then the tables are
+# written to .bin/page.
 set -eu
 bin=$1 out=$1/bench-page.jsonl docs=docs/performance begin=$(date +%s)
 rm -f "$out"
 [ -z "${PAGE_QUICK:-}" ] || { export PEERS_QUICK=1; docs=$bin/page; }
 mkdir -p "$docs"
-[ ! -x "$PEERS_TEMPORAL" ] || also=temporal # its server takes minutes to build: PEERS="restate restate_go dbos temporal" does
+also= # Temporal in the first round only, for it is slow, and where its server is: PEERS=temporal builds it first
+[ ! -x "$PEERS_TEMPORAL" ] || also=temporal
 say() { echo "$(($(date +%s) - begin)) s: $*" >&2; }
 waymark() { # shellcheck disable=SC2086
 	say "$@"
@@ -23,7 +24,8 @@ for round in $(seq "${PAGE_ROUNDS:=3}"); do
 		waymark turn $apart --rounds 1 --runs "$1" --executors "$2"
 	done
 	# shellcheck disable=SC2086
-	node "$bin/peers/main.mjs" --turn ${PEERS:-restate restate_go dbos ${also:-}} >>"$out"
+	node "$bin/peers/main.mjs" --turn restate restate_go dbos $also >>"$out"
+	also=
 done
 # shellcheck disable=SC2086
 {
