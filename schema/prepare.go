@@ -95,6 +95,11 @@ func own(v reflect.Value, body []byte) bool {
 			return v.IsNil()
 		}
 		if v.Type() == valueType {
+			// A text of the event may have a value without strings as its caller wrote it, with the spaces that the event's
+			// own value lacks.
+			if value := v.Bytes(); bytes.IndexByte(value, '"') < 0 && bytes.ContainsAny(value, " \t\r\n") {
+				return false
+			}
 			at := bytes.Index(body, v.Bytes())
 			if at >= 0 {
 				v.SetBytes(slices.Clip(body[at : at+v.Len()]))

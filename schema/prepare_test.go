@@ -99,11 +99,16 @@ func TestPrepareSealed_DataOfWriter_SameAsParsed(t *testing.T) {
 	for name, value := range map[string]string{
 		"spaces": ` { "a" : [ 1, 2 ] } `, "escapes": `"\u0041\/"`, "null": `null`, "a number": `1.50e+1`, "a large number": `123456789012345678901234567890`,
 		"nothing in it": `{}`, "depth": strings.Repeat("[", schema.MaxJSONDepth-4) + strings.Repeat("]", schema.MaxJSONDepth-4),
+		"a value that is in a text, too": `[1, 2]`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			yes := true
+			yes, text := true, "add [1, 2]"
 			check(t, &schema.ToolReturnedData{ToolCallID: "c", Result: []byte(value), Source: []byte(value), IsError: &yes})
 			check(t, &schema.StateSetData{Key: "k", Value: []byte(value)})
+			check(t, &schema.TurnAnsweredData{
+				Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{{Type: schema.PartText, Content: &text}}},
+				Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Arguments: []byte(value)}},
+			})
 			check(t, &schema.TurnAnsweredData{
 				Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{}, Extra: []byte(`{"b":1,"a":{}}`)},
 				Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Arguments: []byte(value)}}, FinishReasons: []string{"stop", ""},
