@@ -56,12 +56,11 @@ func DecodeKeyframe(stored []byte) (SegmentInfo, *Head, error) {
 		binary.LittleEndian.Uint32(packed[at:]) != skippableMagic || binary.LittleEndian.Uint32(packed[at+4:]) != uint32(info.Keyframe) { //nolint:gosec // within bounds
 		return bad(nil)
 	}
-	dec, ok := segmentDecoders.Get().(*zstd.Decoder)
-	if !ok {
-		return info, nil, errors.New("zstd decoder cannot be made")
+	dec, err := segmentDecoder()
+	if err != nil {
+		return info, nil, err
 	}
 	text, err := dec.DecodeAll(packed[at+skippableHeader:], nil)
-	segmentDecoders.Put(dec)
 	if err != nil {
 		return bad(err)
 	}

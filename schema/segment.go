@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json"
@@ -52,45 +53,45 @@ type SegmentInfo struct {
 	Sum string `json:"sum"`
 }
 
-var segmentEncoders = sync.Pool{New: func() any {
-	// One goroutine per coder; level "default" compresses text well and is fast enough for the log.
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+// segmentEncoder works for all goroutines, on as many of them at once as there are processors. Of text, level "default"
+// saves 2 to 8 % more bytes, for 1.5 to 1.9 times the processor time.
+var segmentEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, zstd.WithWindowSize(1<<20), zstd.WithEncoderLevel(zstd.SpeedFastest))
+})
+
+// segmentBuffers are buffers for frames and for compressed frames.
+var segmentBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+var segmentDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxSegmentRaw))
+})
+
+// EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames, in one part or
+// several, compressed with zstd, and a keyframe: the run's head behind the segment's last event, nil for none. A keyframe
+// that is too large is left out. It sets Format, RawBytes, Keyframe and Sum.
+func EncodeSegment(info SegmentInfo, head *Head, parts ...[]byte) ([]byte, error) {
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
+	if size > MaxSegmentRaw {
+		return nil, fmt.Errorf("segment %d of run %s: %d bytes of frames, at most %d", info.Number, info.Run, size, MaxSegmentRaw)
+	}
+	raw, buf := segmentBuffers.Get().(*[]byte), segmentBuffers.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
+	defer segmentBuffers.Put(raw)
+	defer segmentBuffers.Put(buf)
+	*raw = slices.Grow((*raw)[:0], size)
+	for _, part := range parts {
+		*raw = append(*raw, part...)
+	}
+	enc, err := segmentEncoder()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return enc
-}}
-
-// packedSegments are buffers for compressed frames.
-var packedSegments = sync.Pool{New: func() any { return new([]byte) }}
-
-var segmentDecoders = sync.Pool{New: func() any {
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxSegmentRaw))
-	if err != nil {
-		return err
-	}
-	return dec
-}}
-
-// EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames compressed with
-// zstd, and a keyframe: the run's head behind the segment's last event, nil for none. A keyframe that is too large is
-// left out. It sets Format, RawBytes, Keyframe and Sum.
-func EncodeSegment(info SegmentInfo, head *Head, frames []byte) ([]byte, error) {
-	if len(frames) > MaxSegmentRaw {
-		return nil, fmt.Errorf("segment %d of run %s: %d bytes of frames, at most %d", info.Number, info.Run, len(frames), MaxSegmentRaw)
-	}
-	enc, ok := segmentEncoders.Get().(*zstd.Encoder)
-	if !ok {
-		return nil, errors.New("zstd encoder cannot be made")
-	}
-	buf := packedSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
-	defer packedSegments.Put(buf)
-	*buf = enc.EncodeAll(frames, (*buf)[:0])
-	info.Format, info.RawBytes, info.Keyframe, info.Sum = SegmentFormat, len(frames), 0, ""
-	var err error
+	*buf = enc.EncodeAll(*raw, slices.Grow((*buf)[:0], size/2))
+	info.Format, info.RawBytes, info.Keyframe, info.Sum = SegmentFormat, size, 0, ""
 	*buf, info.Keyframe, err = appendKeyframe(*buf, enc, head)
 	packed := *buf
-	segmentEncoders.Put(enc)
 	if err != nil {
 		return nil, fmt.Errorf("segment %d of run %s: keyframe: %w", info.Number, info.Run, err)
 	}
@@ -119,12 +120,11 @@ func DecodeSegment(stored []byte) (SegmentInfo, []byte, error) {
 	if err != nil {
 		return info, nil, err
 	}
-	dec, ok := segmentDecoders.Get().(*zstd.Decoder)
-	if !ok {
-		return info, nil, errors.New("zstd decoder cannot be made")
+	dec, err := segmentDecoder()
+	if err != nil {
+		return info, nil, err
 	}
 	frames, err := dec.DecodeAll(packed, make([]byte, 0, info.RawBytes))
-	segmentDecoders.Put(dec)
 	if err != nil || len(frames) != info.RawBytes {
 		return info, nil, fmt.Errorf("segment %d of run %.64s: frames: %w", info.Number, info.Run, errors.Join(ErrCorrupt, err))
 	}

@@ -83,7 +83,7 @@ func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 			}
 			continue
 		}
-		if err := x.storeSegment(ctx, r, k.first, k, slices.Concat(k.frames.parts...)); err != nil {
+		if err := x.storeSegment(ctx, r, k.first, k, k.frames.parts...); err != nil {
 			return err
 		}
 		k.frames.drop()
@@ -144,12 +144,12 @@ func (x *sealer) sealedBeyond(ctx context.Context, run string, n int) (bool, err
 }
 
 // storeSegment stores one segment and counts it.
-func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
+func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames ...[]byte) error {
 	info := schema.SegmentInfo{
 		Fleet: x.names.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.head.Digest,
 	}
-	stored, err := schema.EncodeSegment(info, &k.head, frames)
+	stored, err := schema.EncodeSegment(info, &k.head, frames...)
 	if err != nil {
 		return err
 	}
