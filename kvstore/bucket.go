@@ -35,6 +35,8 @@ type bucket struct {
 	name   string
 	stream string
 	prefix string
+	// inboxes has the inbox of the last flight.
+	inboxes chan *ackInbox
 }
 
 // entry is one stored value of a key.
@@ -48,7 +50,7 @@ type entry struct {
 }
 
 func newBucket(js jetstream.JetStream, name string) bucket {
-	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + "."}
+	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", inboxes: make(chan *ackInbox, 1)}
 }
 
 // withDeadline gives a context a deadline if it has none.

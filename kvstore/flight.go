@@ -24,15 +24,37 @@ const (
 	flightPatience = 5 * time.Second
 )
 
-// flight is a set of published messages without an acknowledgement yet, of one call. nats.go's asynchronous publisher
-// would do the same with a goroutine and a table that outlive the call; here everything ends with it.
-type flight struct {
-	bucket  *bucket
-	results []Result
+// ackInbox receives the acknowledgements of one flight after another. A bucket keeps one between them: for each
+// subscription, the server goes through its cache of subjects twice.
+type ackInbox struct {
+	prefix string
+	sub    *nats.Subscription
 	// acks has room for all expected answers.
 	acks   chan *nats.Msg
 	closed chan nats.Status
-	inbox  string
+	// next is the number of the next put. No number comes twice, so a second answer is not taken for that of another put.
+	next int
+}
+
+func newAckInbox(nc *nats.Conn) (*ackInbox, error) {
+	// Not SubscribeSync: that allocates half a megabyte each time.
+	in := &ackInbox{prefix: nc.NewInbox() + ".", acks: make(chan *nats.Msg, 2*flightMessages)}
+	var err error
+	if in.sub, err = nc.ChanSubscribe(in.prefix+"*", in.acks); err != nil {
+		return nil, err
+	}
+	in.closed = nc.StatusChanged(nats.CLOSED)
+	return in, nil
+}
+
+// flight is a set of published messages without an acknowledgement yet, of one call. nats.go's asynchronous publisher
+// would do the same with a goroutine and a table that outlive the call; here only the inbox does.
+type flight struct {
+	*ackInbox
+	bucket  *bucket
+	results []Result
+	// first is the number of the first put.
+	first int
 	// sizes of the puts in flight, by item; their number and sum.
 	sizes   map[int]int
 	bytes   int
@@ -46,24 +68,22 @@ func (b *bucket) fly(ctx context.Context, n int, message func(i int) (*nats.Msg,
 	if n == 0 {
 		return results
 	}
-	inbox := b.js.Conn().NewInbox()
-	// Not SubscribeSync: that allocates half a megabyte each time.
-	room := min(n, flightMessages)
-	acks := make(chan *nats.Msg, 2*room)
-	sub, err := b.js.Conn().ChanSubscribe(inbox+".*", acks)
+	var in *ackInbox
+	var err error
+	select {
+	case in = <-b.inboxes:
+	default:
+		in, err = newAckInbox(b.js.Conn())
+	}
 	if err != nil {
 		for i := range results {
 			results[i].Err = translate(err)
 		}
 		return results
 	}
-	f := &flight{
-		bucket: b, results: results, acks: acks, closed: b.js.Conn().StatusChanged(nats.CLOSED), inbox: inbox + ".", sizes: make(map[int]int, room),
-	}
-	defer func() {
-		b.js.Conn().RemoveStatusListener(f.closed)
-		_ = sub.Unsubscribe() // fails only on a closed connection
-	}()
+	f := &flight{ackInbox: in, bucket: b, results: results, first: in.next, sizes: make(map[int]int, min(n, flightMessages))}
+	in.next += n
+	defer f.land()
 	for i := range results {
 		msg, err := message(i)
 		if err != nil {
@@ -79,6 +99,19 @@ func (b *bucket) fly(ctx context.Context, n int, message func(i int) (*nats.Msg,
 	return results
 }
 
+// land keeps the inbox for the next flight, unless answers were missing or another one is kept.
+func (f *flight) land() {
+	if f.silence == nil {
+		select {
+		case f.bucket.inboxes <- f.ackInbox:
+			return
+		default:
+		}
+	}
+	f.bucket.js.Conn().RemoveStatusListener(f.closed)
+	_ = f.sub.Unsubscribe() // fails only on a closed connection
+}
+
 // publish sends the put of an item once there is room for it.
 func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
 	for len(f.sizes) > 0 && (len(f.sizes) >= flightMessages || f.bytes+len(msg.Data) > flightBytes) {
@@ -88,7 +121,7 @@ func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
 		f.results[item].Err = f.silence
 		return
 	}
-	msg.Reply = f.inbox + strconv.Itoa(item)
+	msg.Reply = f.prefix + strconv.Itoa(f.first+item)
 	if err := f.bucket.js.Conn().PublishMsg(msg); err != nil {
 		f.results[item].Err = translate(err)
 		return
@@ -125,7 +158,8 @@ func (f *flight) answered(ctx context.Context, msg *nats.Msg) {
 		f.giveUp(f.bucket.explain(ctx, nats.ErrNoResponders))
 		return
 	}
-	item, err := strconv.Atoi(strings.TrimPrefix(msg.Subject, f.inbox))
+	item, err := strconv.Atoi(strings.TrimPrefix(msg.Subject, f.prefix))
+	item -= f.first
 	size, ours := f.sizes[item]
 	if err != nil || !ours {
 		return // a second answer

@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,8 @@ func newBucketOf(t *testing.T) (*bucket, *nats.Conn) {
 	nc := natstest.Start(t).Conn(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	return &bucket{js: js, stream: "NONE"}, nc
+	b := newBucket(js, "none")
+	return &b, nc
 }
 
 func toX(int) (*nats.Msg, error) { return nats.NewMsg("x"), nil }
@@ -104,7 +106,6 @@ func TestFly_WrongMessage_OthersSent(t *testing.T) {
 	b, nc := newBucketOf(t)
 	_, err := nc.Subscribe("x", func(m *nats.Msg) { _ = m.Respond(ack(7)) })
 	require.NoError(t, err)
-	before := nc.NumSubscriptions()
 	results := b.fly(t.Context(), 2, func(i int) (*nats.Msg, error) {
 		if i == 0 {
 			return nil, ErrTooLarge
@@ -113,5 +114,35 @@ func TestFly_WrongMessage_OthersSent(t *testing.T) {
 	})
 	require.ErrorIs(t, results[0].Err, ErrTooLarge)
 	require.NoError(t, results[1].Err)
-	require.Equal(t, before, nc.NumSubscriptions(), "nothing outlives the call")
+}
+
+func TestFly_AnotherFlight_SameInboxAndNoOldAnswer(t *testing.T) {
+	t.Parallel()
+	b, nc := newBucketOf(t)
+	puts := make(chan *nats.Msg, 1)
+	_, err := nc.ChanSubscribe("x", puts)
+	require.NoError(t, err)
+	fly := func(ctx context.Context) <-chan Result {
+		done := make(chan Result, 1)
+		go func() { done <- b.fly(ctx, 1, toX)[0] }()
+		return done
+	}
+	before := nc.NumSubscriptions()
+	first := fly(t.Context())
+	old := <-puts
+	require.NoError(t, old.Respond(ack(1)))
+	require.EqualValues(t, 1, (<-first).Revision)
+	require.Equal(t, before+1, nc.NumSubscriptions())
+	second := fly(t.Context())
+	put := <-puts
+	require.NoError(t, old.Respond(ack(9)), "a second answer to the first flight")
+	require.NoError(t, put.Respond(ack(2)))
+	require.EqualValues(t, 2, (<-second).Revision)
+	require.Equal(t, before+1, nc.NumSubscriptions())
+	ctx, cancel := context.WithCancel(t.Context())
+	third := fly(ctx)
+	<-puts
+	cancel()
+	require.ErrorIs(t, (<-third).Err, ErrUnavailable)
+	require.Equal(t, before, nc.NumSubscriptions(), "answers of an abandoned flight may still come")
 }
