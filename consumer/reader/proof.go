@@ -44,7 +44,7 @@ func (rd *Reader) Proven(ctx context.Context, run string, want Want) (*Snapshot,
 		if err != nil {
 			return nil, err
 		}
-		r, err := rd.readUpTo(ctx, src, run, want, last)
+		r, err := rd.readUpTo(ctx, src, run, want, &last)
 		switch {
 		case err != nil || !r.Empty():
 			return r, err
@@ -65,9 +65,9 @@ func allGone(run string, lost schema.Gap) error {
 
 // readUpTo reads the run up to an event that is known to be stored, 0 for none. Any replica may answer, another one
 // at the next try; finally the leader does.
-func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Want, last schema.StreamSequence) (*Snapshot, error) {
-	o := readOptions{content: bool(want)}
-	if last == 0 {
+func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Want, last *schema.Record) (*Snapshot, error) {
+	o := readOptions{content: bool(want), last: last}
+	if last.Stream == 0 {
 		// A log without the run decides, unless segments show that the log itself was lost.
 		o.start = leaderCheckpoint
 	}
@@ -75,10 +75,10 @@ func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Wa
 		o.fromLeader = try > directTries
 		r, err := rd.read(ctx, src, run, o)
 		switch {
-		case err == nil && r.LogLast >= last:
+		case err == nil && r.LogLast >= last.Stream:
 			return r, nil
 		case err == nil:
-			err = fmt.Errorf("run %s read up to %d of %d: %w", run, r.LogLast, last, eventlog.ErrStale)
+			err = fmt.Errorf("run %s read up to %d of %d: %w", run, r.LogLast, last.Stream, eventlog.ErrStale)
 		}
 		if o.fromLeader || !errors.Is(err, eventlog.ErrStale) {
 			return nil, err
@@ -89,40 +89,40 @@ func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Wa
 // Current proves that a snapshot ends with the run's last event at the time of the call. It reports false if there
 // are more.
 func (rd *Reader) Current(ctx context.Context, r *Snapshot) (bool, error) {
-	last := schema.StreamSequence(0)
+	var last schema.Record
 	_, err := rd.Repeat(ctx, r.Run, func() (*Snapshot, error) {
 		var err error
 		last, err = rd.lastProven(ctx, r.Source, r.Run)
 		return nil, err
 	})
-	return err == nil && last == r.LogLast, err
+	return err == nil && last.Stream == r.LogLast, err
 }
 
-// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that includes a bound
-// found after the call.
-func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (schema.StreamSequence, error) {
+// lastProven returns the run's last record, an empty one for none, from an answer that includes a bound found after the
+// call.
+func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (none schema.Record, err error) {
 	least, err := src.Barrier.Wait(ctx)
 	if err != nil {
-		return 0, err
+		return none, err
 	}
 	backoff := staleBackoff
 	for {
 		answer, err := eventlog.LastOf(ctx, rd.js, src.Store.Names, run, schema.BarrierRun)
 		if err != nil {
-			return 0, err
+			return none, err
 		}
 		if least.in(&answer) {
-			return answer.Records[run].Stream, nil
+			return answer.Records[run], nil
 		}
 		if least.lone && answer.UpTo == 0 {
 			// An answer without a message does not show how far the server's log reaches. The leader's answer does.
 			if log, err := eventlog.AskLone(ctx, rd.js, src.Store.Names, run); err != nil || log.Only && !log.Holds {
-				return 0, err
+				return none, err
 			}
 		}
 		// This replica lags. Another may answer the next time.
 		if err := pause.For(ctx, backoff); err != nil {
-			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.At, eventlog.ErrStale, err)
+			return none, fmt.Errorf("no server shows the log up to %d: %w: %w", least.At, eventlog.ErrStale, err)
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}

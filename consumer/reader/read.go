@@ -70,6 +70,9 @@ type readOptions struct {
 	// content: read the events, not only the head.
 	content bool
 	start   start
+	// last is the run's last record, if that is known. A checkpoint at it needs no read of the log, for which the server
+	// walks the block behind the record: what other runs wrote since.
+	last *schema.Record
 	// fromLeader: read the log from the leader, record by record.
 	fromLeader bool
 	// acceptGaps: the leader confirmed a gap, and the fold records gaps.
@@ -251,7 +254,7 @@ func (rd *Reader) fromCheckpoint(ctx context.Context, src *Source, run string, c
 	}
 	var prefix tailbuffer
 	seen := false
-	err := rd.records(ctx, src, run, r.tail.from, o.fromLeader, func(rec schema.Record) error {
+	take := func(rec schema.Record) error {
 		if r.logFirst == 0 {
 			r.logFirst = rec.Stream
 		}
@@ -277,7 +280,13 @@ func (rd *Reader) fromCheckpoint(ctx context.Context, src *Source, run string, c
 			r.tail.add(&rec, true)
 		}
 		return nil
-	})
+	}
+	var err error
+	if o.last != nil && !o.content && !o.fromLeader && schema.PositionOf(o.last) == at {
+		err = take(*o.last)
+	} else {
+		err = rd.records(ctx, src, run, r.tail.from, o.fromLeader, take)
+	}
 	switch {
 	case err != nil:
 		return nil, r.placed(err)
