@@ -2,9 +2,12 @@ package service_test
 
 import (
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -52,6 +55,36 @@ func (w *serviceWorld) everyView(x *writer) {
 	require.True(w.TB, reply.Complete)
 	require.Len(w.TB, reply.State.Turns, int(want.Counts.Turns))
 	requireView(w.TB, x.state(len(x.Acked)), reply.State)
+}
+
+// The last record that proves a head is all that a checkpoint at it needs: for a read of the log from there on, the server
+// goes through what other runs have written since.
+func TestRead_CheckpointAtTheLastRecord_HeadReadsNoLog(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	var reads atomic.Int64
+	_, err := w.NC.Subscribe("$JS.API.DIRECT.GET."+w.Names.EventStream(), func(m *nats.Msg) {
+		if strings.Contains(string(m.Data), "next_by_subj") {
+			reads.Add(1)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.NC.Flush())
+	read := func() int64 {
+		before := reads.Load()
+		reply, _ := w.get("run-1", schema.ViewHead)
+		require.Equal(t, x.Model(), reply.Head)
+		require.True(t, reply.Complete)
+		require.NoError(t, w.NC.Flush())
+		return reads.Load() - before
+	}
+	w.checkpointAt(x, len(x.Acked)-1, schema.SegmentIndex{})
+	require.EqualValues(t, 1, read(), "the record behind the checkpoint")
+	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
+	require.Zero(t, read())
+	x.TurnOf(10)
+	require.EqualValues(t, 1, read(), "new records are read")
 }
 
 func TestRead_EveryView_ShowsAllAcknowledged(t *testing.T) {
