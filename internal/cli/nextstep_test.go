@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/internal/nats/access"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -111,6 +112,22 @@ func TestNoDaemon_LocalServerJustStarted_HintIsToTryAgain(t *testing.T) {
 		require.Equal(t, int(code), Run(t.Context(), strings.Fields(command), local, strings.NewReader(""), &out, &out), &out)
 		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in a few seconds\n")
 	}
+}
+
+func TestStart_LocalServerJustStarted_WaitsForItsFleet(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	var out, said lockedBuffer
+	ended := make(chan int, 1)
+	go func() {
+		args := []string{"start", "coder", "--task", "Mend the parser."}
+		ended <- Run(t.Context(), args, env("WAYMARK_STATE_DIR", server.StateDir()), strings.NewReader(""), &out, &said)
+	}()
+	require.Eventually(t, func() bool {
+		return strings.Contains(said.String(), "waiting for the daemon of that server, which is starting\n")
+	}, securedWait, pollEvery)
+	require.NoError(t, kvstore.Provision(t.Context(), server.JetStream(t), kvstore.FleetConfig{Fleet: schema.DefaultFleet, QuotaBytes: 64 << 20}))
+	require.Equal(t, 0, <-ended, said.String())
 }
 
 // The local server belongs to the daemon of another fleet, which has the state directory and the default HTTP address.

@@ -100,11 +100,20 @@ func Program(args []string) []string {
 	return args
 }
 
-// Executor connects as an executor, with a configuration that change may change. The caller closes the fleet.
+// Executor connects as an executor, with a configuration that change may change. It waits for a local daemon that is
+// starting. The caller closes the fleet.
 func (c *Client) Executor(ctx context.Context, name string, change func(*publisher.Config)) (*publisher.Fleet, error) {
 	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: name, RequestTimeout: c.Wait, Encryption: c.keys}
 	change(&config)
+	limit, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
 	fleet, err := publisher.Connect(ctx, config)
+	for told := false; errors.Is(err, publisher.ErrNotProvisioned) && limit.Err() == nil && c.starting(limit); told = true {
+		if !told {
+			_ = c.say("waiting for the daemon of that server, which is starting")
+		}
+		fleet, err = publisher.Connect(ctx, config)
+	}
 	if err != nil {
 		return nil, c.ConnectFailed(ctx, err)
 	}

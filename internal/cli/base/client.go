@@ -199,7 +199,6 @@ func (c *Client) StartHint(ctx context.Context) string {
 	}
 	served = slices.Compact(served)
 	if len(served) == 0 && c.Target.Origin == natsconn.OriginLocal {
-		// The server belongs to a daemon, and answers before the daemon does.
 		return "the daemon of that server is starting: try again in a few seconds"
 	}
 	if len(served) == 0 || slices.Contains(served, c.Fleet) {
@@ -210,6 +209,11 @@ func (c *Client) StartHint(ctx context.Context) string {
 		named = "fleet " + c.Fleet + " comes from " + c.fleetFrom
 	}
 	return fmt.Sprintf("%s, but the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
+}
+
+// starting looks for a moment whether no daemon answers on the local server. The server belongs to one, and answers before it.
+func (c *Client) starting(ctx context.Context) bool {
+	return c.Target.Origin == natsconn.OriginLocal && len(c.Daemons(ctx, nextWithin)) == 0
 }
 
 // startHintOf names the daemon's credentials file if it is in the directory of the one in use, otherwise its usual name.
