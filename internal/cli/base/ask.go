@@ -108,7 +108,7 @@ func (c *Client) Executor(ctx context.Context, name string, change func(*publish
 	limit, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
 	fleet, err := publisher.Connect(ctx, config)
-	for told := false; errors.Is(err, publisher.ErrNotProvisioned) && limit.Err() == nil && c.starting(limit); told = true {
+	for told := false; errors.Is(err, publisher.ErrNotProvisioned) && limit.Err() == nil && c.starting(c.Daemons(limit, nextWithin)); told = true {
 		if !told {
 			_ = c.say("waiting for the daemon of that server, which is starting")
 		}

@@ -193,12 +193,12 @@ func (c *Client) StartHint(ctx context.Context) string {
 		}
 	}
 	start := "start its daemon there: " + c.Prompt.Command(c.serveWords())
-	var served []string
-	for _, d := range c.Daemons(ctx, nextWithin) {
+	daemons, served := c.Daemons(ctx, nextWithin), []string(nil)
+	for _, d := range daemons {
 		served = append(served, d.Fleet)
 	}
 	served = slices.Compact(served)
-	if len(served) == 0 && c.Target.Origin == natsconn.OriginLocal {
+	if c.starting(daemons) {
 		return "the daemon of that server is starting: try again in a few seconds"
 	}
 	if len(served) == 0 || slices.Contains(served, c.Fleet) {
@@ -211,9 +211,9 @@ func (c *Client) StartHint(ctx context.Context) string {
 	return fmt.Sprintf("%s, but the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
 }
 
-// starting looks for a moment whether no daemon answers on the local server. The server belongs to one, and answers before it.
-func (c *Client) starting(ctx context.Context) bool {
-	return c.Target.Origin == natsconn.OriginLocal && len(c.Daemons(ctx, nextWithin)) == 0
+// starting reports whether the local server, which answers before its own daemon, still has none that answered.
+func (c *Client) starting(answered []Daemon) bool {
+	return c.Target.Origin == natsconn.OriginLocal && len(answered) == 0
 }
 
 // startHintOf names the daemon's credentials file if it is in the directory of the one in use, otherwise its usual name.
