@@ -97,14 +97,13 @@ func own(v reflect.Value, body []byte) bool {
 		if v.Type() == valueType {
 			// A text of the event may have a value without strings as its caller wrote it, with the spaces that the event's
 			// own value lacks.
-			if value := v.Bytes(); bytes.IndexByte(value, '"') < 0 && bytes.ContainsAny(value, " \t\r\n") {
+			value := v.Bytes()
+			at := bytes.Index(body, value)
+			if at < 0 || bytes.IndexByte(value, '"') < 0 && bytes.ContainsAny(value, " \t\r\n") {
 				return false
 			}
-			at := bytes.Index(body, v.Bytes())
-			if at >= 0 {
-				v.SetBytes(slices.Clip(body[at : at+v.Len()]))
-			}
-			return at >= 0
+			v.SetBytes(slices.Clip(body[at : at+len(value)]))
+			return true
 		}
 		to := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
 		reflect.Copy(to, v)
