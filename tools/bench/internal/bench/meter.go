@@ -46,7 +46,7 @@ func (s stored) meanPutBytes(before stored) *float64 {
 	return &b
 }
 
-// measures reports whether this process has a part in what is measured, and not just tells other processes to play.
+// measures reports whether this process does a part of the measured work. Otherwise it only directs other processes.
 func (w *World) measures() bool {
 	return w.Spec.Server == Embedded || w.Spec.Daemons == 0 || len(w.executors) == 0
 }
@@ -117,7 +117,7 @@ type spent struct {
 	unknown bool
 }
 
-// add adds what was used between two readings.
+// add adds the processor time that each kind of process used between two readings.
 func (s *spent) add(before, after reading) {
 	if s.cpu == nil {
 		s.cpu = make(map[string]float64)

@@ -128,7 +128,7 @@ type measurement struct {
 	raw, ours side
 }
 
-// side is what was measured of raw JetStream, or of Waymark.
+// side holds the measurements of one of the two compared systems: raw JetStream or Waymark.
 type side struct {
 	samples []Sample
 	spent   spent

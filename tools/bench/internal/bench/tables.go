@@ -91,7 +91,6 @@ func (r *Result) record() record {
 
 // turn is the line of one side's whole turns.
 func (r *Result) turn(system string, f *Figures, used map[string]float64, stored *float64) record {
-	ms := func(us *float64) *float64 { return ratio(us, new(1e3)) }
 	executors := "in this process"
 	if n, ok := r.Parameters["executors"]; ok {
 		executors = fmt.Sprint(n)
@@ -104,7 +103,6 @@ func (r *Result) turn(system string, f *Figures, used map[string]float64, stored
 
 // record is the line of another system, whose runs are all in one process.
 func (p *Peer) record() record {
-	ms := func(us *float64) *float64 { return ratio(us, new(1e3)) }
 	return record{[]string{(&Result{Quick: p.Quick}).name(p.System), p.Store, strconv.Itoa(p.Runs), "1"}, []*float64{
 		p.TurnsPerSecond, ms(p.TurnP50), ms(p.TurnP99), p.StoredPerPayload, ms(sum(p.ClientCPU, p.ServerCPU)), ms(p.ClientCPU), nil, ms(p.ServerCPU),
 	}}
@@ -125,6 +123,9 @@ func cpu(used map[string]float64, kind string) *float64 {
 	}
 	return nil
 }
+
+// ms is a time in ms of one in us.
+func ms(us *float64) *float64 { return ratio(us, new(1e3)) }
 
 func (r *Result) cpuRatio() *float64 { return ratio(cpu(r.CPU, "all"), cpu(r.RawCPU, "all")) }
 
@@ -166,8 +167,8 @@ func goals() []goal {
 	p50 := func(r Result) *float64 { return r.P50Ratio }
 	cpus := func(r Result) *float64 { return r.cpuRatio() }
 	stored := func(r Result) *float64 { return r.StoredPerPayload }
-	p50MS := func(r Result) *float64 { return ratio(r.Ours.P50, new(1e3)) }
-	p99MS := func(r Result) *float64 { return ratio(r.Ours.P99, new(1e3)) }
+	p50MS := func(r Result) *float64 { return ms(r.Ours.P50) }
+	p99MS := func(r Result) *float64 { return ms(r.Ours.P99) }
 	const full, one, own = "turn steps=full server=process ", "turn steps=full server=process executors=1 ", "boundary server=process runs="
 	list := []goal{
 		{"turn of 1 run, p50 by raw's three messages", 1.4, 0, of(one+"runs=1", p50)},

@@ -68,7 +68,7 @@ func dbosAgent(ctx context.Context, url ...string) (func(id string) error, error
 }
 
 // temporalAgent is a worker of a Temporal server. A run is a workflow, a boundary is an activity.
-func temporalAgent(_ context.Context, address ...string) (func(id string) error, error) {
+func temporalAgent(ctx context.Context, address ...string) (func(id string) error, error) {
 	c, err := client.Dial(client.Options{HostPort: address[0], Logger: quiet})
 	if err != nil {
 		return nil, err
@@ -85,10 +85,10 @@ func temporalAgent(_ context.Context, address ...string) (func(id string) error,
 	w.RegisterActivityWithOptions(say, activity.RegisterOptions{Name: "say"})
 	w.RegisterWorkflowWithOptions(agent, workflow.RegisterOptions{Name: "agent"})
 	return func(id string) error {
-		handle, err := c.ExecuteWorkflow(context.Background(), client.StartWorkflowOptions{ID: id, TaskQueue: "peers"}, "agent", id)
+		handle, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: "peers"}, "agent", id)
 		if err != nil {
 			return err
 		}
-		return handle.Get(context.Background(), nil)
+		return handle.Get(ctx, nil)
 	}, w.Start()
 }

@@ -79,7 +79,7 @@ func play(id string, step func(turn, i int, o output) (output, error)) error {
 				return err
 			}
 			if recorded.Text != o.Text || len(recorded.Calls) != len(o.Calls) {
-				return fmt.Errorf("run %s: what was recorded is not what was said", id)
+				return fmt.Errorf("run %s: the system returned another output than the one it was given", id)
 			}
 			at := now()
 			c.Boundaries, last = append(c.Boundaries, at-last), at
