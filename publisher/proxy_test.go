@@ -81,7 +81,7 @@ func (p *proxy) deafen(f *publisher.Fleet) {
 	p.dropAcks(-1)
 }
 
-// heal ends deafen: what is published from now on has its time.
+// heal lets acknowledgements through again, and restores the publish timeout of f.
 func (p *proxy) heal(f *publisher.Fleet) {
 	p.dropAcks(0)
 	publisher.SetPublishTimeout(f, patience)
