@@ -136,14 +136,32 @@ func TestCauses_StreamIsMissing_IsNamedAndNoRestartIsAdvised(t *testing.T) {
 	c.name(t, http.StatusServiceUnavailable, "(streams .* are missing|fleet default is missing at .*, although its daemon .* runs)")
 }
 
-// A daemon that waits for JetStream says so once, with the next step.
-func TestCauses_JetStreamIsOff_IsNamedWhileTheDaemonWaits(t *testing.T) {
-	t.Parallel()
+// withoutJetStream starts a server whose JetStream is off.
+func withoutJetStream(t *testing.T) *server.Server {
+	t.Helper()
 	live, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
 	require.NoError(t, err)
 	live.Start()
 	t.Cleanup(func() { live.Shutdown(); live.WaitForShutdown() })
 	require.True(t, live.ReadyForConnections(securedWait))
+	return live
+}
+
+// The daemon gives its start up after a minute.
+func TestCauses_JetStreamStaysOff_StartFails(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: the daemon waits for a minute")
+	}
+	args := []string{"--http", "off", "--nats", withoutJetStream(t).ClientURL()}
+	_, _, err := startDaemonTo(new(lockedBuffer), args, env("WAYMARK_STATE_DIR", t.TempDir()))
+	require.ErrorContains(t, err, "JetStream is off at ")
+}
+
+// A daemon that waits for JetStream says so once, with the next step.
+func TestCauses_JetStreamIsOff_IsNamedWhileTheDaemonWaits(t *testing.T) {
+	t.Parallel()
+	live := withoutJetStream(t)
 	getenv := env("WAYMARK_STATE_DIR", t.TempDir())
 	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 	ctx, stop := context.WithCancel(t.Context())
