@@ -3,6 +3,7 @@
 # turns of all systems, alternating; $PEERS_STORE is the disk of all. $PAGE_QUICK only shows that everything works: then the tables are
 # written to .bin/page.
 set -eu
+: "${PAGE_ROUNDS:=3}"
 bin=$1 out=$1/bench-page.jsonl docs=docs/performance begin=$(date +%s)
 rm -f "$out"
 [ -z "${PAGE_QUICK:-}" ] || { export PEERS_QUICK=1; docs=$bin/page; }
@@ -15,7 +16,7 @@ waymark() { # shellcheck disable=SC2086
 	"$bin/bench" run --quiet --out "$out" ${PEERS_STORE:+--store "$PEERS_STORE"} ${PAGE_QUICK:+--quick} "$@" >/dev/null
 }
 apart="--server process --daemons 1"
-for round in $(seq "${PAGE_ROUNDS:=3}"); do
+for round in $(seq "$PAGE_ROUNDS"); do
 	say "round $round of $PAGE_ROUNDS"
 	for runs_executors in "1 1" "16 1" "64 1" "16 16" "64 64" "256 256"; do
 		# shellcheck disable=SC2086
