@@ -60,6 +60,8 @@ type FleetReply struct {
 	Runs FleetRuns `json:"runs"`
 	// Pauses of the fleet that are in effect.
 	Pauses []Pause `json:"pauses,omitzero"`
+	// Limits of the fleet that are in effect, with what is used of each.
+	Limits []LimitState `json:"limits,omitzero"`
 	// Webhook is the state of the replica's own posts; absent for one that posts nothing.
 	Webhook *FleetWebhook `json:"webhook,omitzero"`
 	Shards  []ShardState  `json:"shards"`

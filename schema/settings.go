@@ -33,6 +33,8 @@ type FleetSettings struct {
 	Keys []FleetKey `json:"keys,omitzero"`
 	// Pauses are in effect, at most [MaxPauses], oldest first.
 	Pauses []Pause `json:"pauses,omitzero" check:"max=64"`
+	// Limits are in effect, at most [MaxLimits], oldest first.
+	Limits []Limit `json:"limits,omitzero" check:"max=64"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }

@@ -44,6 +44,8 @@ const (
 	VerbCleanup = "cleanup"
 	// VerbPause pauses the runs of a scope, or ends a pause.
 	VerbPause = "pause"
+	// VerbLimit sets a limit of the runs of a scope, or ends one.
+	VerbLimit = "limit"
 )
 
 // Changes reports whether a request of a verb has an effect: its sender is proven, and after a lost answer its

@@ -44,14 +44,8 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		}
 		return err
 	}
-	reply, fleets, encrypted := new(schema.PauseReply), kvstore.NewFleets(s.js), 0
+	reply, fleets := new(schema.PauseReply), kvstore.NewFleets(s.js)
 	s.liveRuns.Each(func(_ int, l *schema.Live, _ time.Time) {
-		for key := range req.Labels {
-			if l.Labels[key] == schema.EncryptedText {
-				encrypted++
-				break
-			}
-		}
 		if !l.Status.Terminal() && req.Selects(l) {
 			reply.Runs++
 		}
@@ -62,9 +56,10 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		if reply.Pause, ended, err = fleets.Unpause(ctx, s.cfg.Fleet, req.Scope); err == nil && !ended {
 			reply.Already, err = true, there()
 		}
-	case encrypted > 0:
-		return nil, badField("/labels", fmt.Errorf("select by a label that is encrypted in %d runs: select runs otherwise, or name it in Encryption.ReadableLabels for new ones", encrypted))
 	default:
+		if err := s.readable(&req.Scope, ""); err != nil {
+			return nil, err
+		}
 		if err := there(); err != nil {
 			return nil, err
 		}
@@ -76,11 +71,8 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.nc.Publish(schema.SettingsSubject(s.cfg.Fleet), nil); err != nil {
-		return nil, fmt.Errorf("announce the pauses of fleet %s: %w", s.cfg.Fleet, err)
-	}
 	s.log.Info().Str("scope", req.Flags()).Bool("ended", req.End).Str("by", who.by).Str(logkey.Reason, req.Reason).Msg("pauses changed")
-	if err := s.cfg.Refresh(ctx); err != nil || req.End {
+	if err := s.settingsChanged(ctx); err != nil || req.End {
 		return reply, err
 	}
 	reply.Runs = 0
@@ -103,6 +95,32 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 	}
 	_ = group.Wait() // each shard has its own error
 	return reply, nil
+}
+
+// readable refuses a scope that selects by a label that is encrypted in runs. each is another label, or empty.
+func (s *Service) readable(scope *schema.Scope, each string) error {
+	encrypted := 0
+	s.liveRuns.Each(func(_ int, l *schema.Live, _ time.Time) {
+		unreadable := l.Labels[each] == schema.EncryptedText
+		for key := range scope.Labels {
+			unreadable = unreadable || l.Labels[key] == schema.EncryptedText
+		}
+		if unreadable {
+			encrypted++
+		}
+	})
+	if encrypted == 0 {
+		return nil
+	}
+	return badField("/labels", fmt.Errorf("select by a label that is encrypted in %d runs: select runs otherwise, or name it in Encryption.ReadableLabels for new ones", encrypted))
+}
+
+// settingsChanged announces that the fleet's settings were changed, and applies them here.
+func (s *Service) settingsChanged(ctx context.Context) error {
+	if err := s.nc.Publish(schema.SettingsSubject(s.cfg.Fleet), nil); err != nil {
+		return fmt.Errorf("announce the settings of fleet %s: %w", s.cfg.Fleet, err)
+	}
+	return s.cfg.Refresh(ctx)
 }
 
 // pauseOver reports whether a pause selects one run, and that has ended.

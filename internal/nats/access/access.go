@@ -82,7 +82,7 @@ var (
 	// its agents communicate with.
 	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal, schema.VerbFork}
 	// decidingVerbs are decisions of people: an executor with them could approve its own calls.
-	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbPause}
+	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbPause, schema.VerbLimit}
 )
 
 // grants lists the permissions of a fleet's clients. It is the only list: rights, imports and exports are made from

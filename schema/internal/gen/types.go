@@ -70,6 +70,8 @@ func others() []document {
 		{"cleanup-request", "CleanupRequest", reflect.TypeFor[schema.CleanupRequest]()},
 		{"pause-request", "PauseRequest", reflect.TypeFor[schema.PauseRequest]()},
 		{"pause-reply", "PauseReply", reflect.TypeFor[schema.PauseReply]()},
+		{"limit-request", "LimitRequest", reflect.TypeFor[schema.LimitRequest]()},
+		{"limit-reply", "LimitReply", reflect.TypeFor[schema.LimitReply]()},
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"executors-request", "ExecutorsRequest", reflect.TypeFor[schema.ExecutorsRequest]()},
