@@ -210,6 +210,7 @@ func TestContextTokens_LatestTurn_Decides(t *testing.T) {
 		{"input and output count", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 99}), 799},
 		{"at the warning", turnWith(&schema.Usage{InputTokens: 700, OutputTokens: 100}), 800},
 		{"a turn without usage changes nothing", turnWith(nil), 800},
+		{"nor does one whose usage is empty, which its event leaves out", turnWith(&schema.Usage{}), 800},
 		{"nor does one that is open", func() { openTurn(t, run) }, 800},
 		{"cached input is part of the input", turnWith(&schema.Usage{InputTokens: 900, CacheReadInputTokens: 500, OutputTokens: 49}), 949},
 		{"or counted in addition to it", turnWith(&schema.Usage{InputTokens: 10, CacheReadInputTokens: 900, CacheCreationInputTokens: 30, OutputTokens: 10}), 950},

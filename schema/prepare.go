@@ -86,6 +86,9 @@ func own(v reflect.Value, body []byte) bool {
 		if v.IsNil() {
 			return true
 		}
+		if z, ok := v.Interface().(interface{ IsZero() bool }); ok && z.IsZero() {
+			return false // the event leaves it out
+		}
 		to := reflect.New(v.Type().Elem())
 		to.Elem().Set(v.Elem())
 		v.Set(to)
