@@ -44,6 +44,17 @@ func (f *Fleets) Unpause(ctx context.Context, fleet string, scope schema.Scope) 
 	return was, ended, err
 }
 
+// KeepPauses replaces the pauses of a fleet by those that keep returns for its settings, and reports whether they differ.
+func (f *Fleets) KeepPauses(ctx context.Context, fleet string, keep func(*schema.FleetSettings) []schema.Pause) (changed bool, err error) {
+	_, changed, err = f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
+		if s.Pauses = keep(s); len(s.Pauses) == 0 {
+			s.Pauses = nil
+		}
+		return nil
+	})
+	return changed, err
+}
+
 // pauseIndex is the index of the pause of a scope, -1 for none.
 func pauseIndex(s *schema.FleetSettings, scope *schema.Scope) int {
 	return slices.IndexFunc(s.Pauses, func(p schema.Pause) bool { return p.Same(scope) })

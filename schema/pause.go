@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // MaxPauses bounds the pauses of a fleet.
@@ -66,6 +67,22 @@ type Pause struct {
 	Claimed string `json:"claimed,omitzero"`
 	// Since when, RFC 3339, by the daemon's clock.
 	Since string `json:"since" check:"required,time"`
+	// Until when, RFC 3339, by the server's clock; absent for a pause that only a request ends. The pause is over when the
+	// daemon has removed it, moments later.
+	Until string `json:"until,omitzero" check:"time"`
+}
+
+// When says since when and until when the pause holds.
+func (p *Pause) When() string {
+	if p.Until == "" {
+		return "since " + p.Since
+	}
+	return "since " + p.Since + " until " + p.Until
+}
+
+// Over reports whether the pause is over at a time of the server's clock.
+func (p *Pause) Over(served time.Time) bool {
+	return p.Until != "" && !ParseTime(p.Until).After(served)
 }
 
 // PausesOf are those of the pauses that select a run.
@@ -90,6 +107,8 @@ type PauseRequest struct {
 	End bool `json:"end,omitzero"`
 	// Reason is for people, and required unless End. It is stored as clear text.
 	Reason string `json:"reason,omitzero" check:"max=256,text"`
+	// Until is that of [Pause]: a time to come.
+	Until string `json:"until,omitzero" check:"time"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 }

@@ -14,9 +14,9 @@ import (
 // the time, which no correction of its wall clock moves.
 const serverClockEvery = 10 * time.Second
 
-// serverClock is the clock of the server that stamps a stream's messages: their leader. It is behind by the answer's
+// ServerClock is the clock of the server that stamps a stream's messages: their leader. It is behind by the answer's
 // latency, never ahead. One goroutine uses it.
-type serverClock struct {
+type ServerClock struct {
 	js    jetstream.JetStream
 	shard *kvstore.Shard
 	// daemon is the daemon's clock: this machine's, unless a test moves it, and the server's time with it.
@@ -25,11 +25,17 @@ type serverClock struct {
 	said, heard time.Time
 }
 
-func (c *serverClock) now(ctx context.Context) (time.Time, error) {
+// NewServerClock returns the clock of the leader of a shard's log. daemon is the daemon's clock.
+func NewServerClock(js jetstream.JetStream, shard *kvstore.Shard, daemon func() time.Time) *ServerClock {
+	return &ServerClock{js: js, shard: shard, daemon: daemon}
+}
+
+// Now is the time of the server.
+func (c *ServerClock) Now(ctx context.Context) (time.Time, error) {
 	if c.said.IsZero() || time.Since(c.heard) >= serverClockEvery {
 		said, err := kvstore.ServerTime(ctx, c.js, c.shard.Names.EventStream())
 		if err != nil {
-			return time.Time{}, fmt.Errorf("no wait expires until it is known: %w", err)
+			return time.Time{}, fmt.Errorf("no wait expires and no pause ends until it is known: %w", err)
 		}
 		c.said, c.heard = said, time.Now()
 	}

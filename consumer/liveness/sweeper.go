@@ -87,7 +87,7 @@ type Sweeper struct {
 func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
 	return &Sweeper{
 		cfg: cfg, deps: deps, pace: rate.NewLimiter(sweepRate, sweepsAtOnce),
-		served: (&serverClock{js: deps.JS, shard: deps.Shard, daemon: deps.Now}).now, machine: time.Now,
+		served: NewServerClock(deps.JS, deps.Shard, deps.Now).Now, machine: time.Now,
 	}
 }
 

@@ -273,23 +273,23 @@ func TestServerClock_SkewedLocalClock_TellsServerTime(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t) // its own clock is in another year
 	moved := time.Duration(0)
-	clock := &serverClock{js: w.JS, shard: w.Shard, daemon: func() time.Time { return time.Now().Add(moved) }}
+	clock := &ServerClock{js: w.JS, shard: w.Shard, daemon: func() time.Time { return time.Now().Add(moved) }}
 	for range 2 { // asked, then measured
-		at, err := clock.now(t.Context())
+		at, err := clock.Now(t.Context())
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), at, time.Minute)
 	}
 	heard := clock.heard
 	clock.heard, clock.said = heard.Add(-serverClockEvery), clock.said.Add(-time.Hour)
-	at, err := clock.now(t.Context())
+	at, err := clock.Now(t.Context())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), at, time.Minute, "asked once more")
 	moved = time.Hour
-	at, err = clock.now(t.Context())
+	at, err = clock.Now(t.Context())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Hour), at, time.Minute, "the daemon's clock was moved, and the server's with it")
-	clock = &serverClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
-	_, err = clock.now(t.Context())
+	clock = &ServerClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
+	_, err = clock.Now(t.Context())
 	require.ErrorContains(t, err, "no wait expires until it is known")
 }
 

@@ -38,6 +38,9 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 	if !req.End && req.Reason == "" {
 		return nil, badField("/reason", errors.New("is required: people ask why their runs stand still"))
 	}
+	if !req.End && req.Until != "" && !schema.ParseTime(req.Until).After(s.now()) {
+		return nil, badField("/until", fmt.Errorf("is %s: use a time to come", req.Until))
+	}
 	there := func() (err error) { // a mistyped id would pause nothing
 		if t.run = req.Run; t.run != "" {
 			_, err = s.routing.proven(ctx, t.run, reader.Head)
@@ -63,7 +66,7 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 		if err := there(); err != nil {
 			return nil, err
 		}
-		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now().Truncate(time.Second))}
+		is := schema.Pause{Scope: req.Scope, Reason: req.Reason, By: who.by, Claimed: who.claimed, Since: schema.FormatTime(s.now().Truncate(time.Second)), Until: req.Until}
 		if reply.Pause, reply.Already, err = fleets.Pause(ctx, s.cfg.Fleet, is, func(p *schema.Pause) bool { return s.pauseOver(ctx, p) }); errors.Is(err, kvstore.ErrSettings) {
 			return nil, schema.Fail(schema.CodeConflict, "See the pauses: waymark pause ls", "%s", err)
 		}
@@ -267,5 +270,5 @@ func (s *Service) stillPaused(ctx context.Context, h *schema.Head, reason string
 // errPaused refuses to give a run to an executor while a pause selects it.
 func errPaused(run string, p *schema.Pause) *schema.ServiceError {
 	return schema.Fail(schema.CodePaused, "To let its runs go on: waymark unpause "+p.Flags(),
-		"run %s is paused since %s by %s: %s", run, p.Since, nameOf(p.By, p.Claimed), p.Reason)
+		"run %s is paused %s by %s: %s", run, p.When(), nameOf(p.By, p.Claimed), p.Reason)
 }

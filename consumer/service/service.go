@@ -136,6 +136,10 @@ func (s *Service) Run(ctx context.Context) error {
 		s.tellParents(work)
 		return nil
 	})
+	helpers.Go(func() error {
+		s.keepPauses(work)
+		return nil
+	})
 	for shard := range s.routing.shards {
 		helpers.Go(func() error {
 			s.stopRuns(work, shard)

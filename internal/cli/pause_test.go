@@ -30,7 +30,7 @@ func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	_, block, _ := strings.Cut(section, "```sh\n")
 	block, _, _ = strings.Cut(block, "```")
 	commands := strings.Split(strings.TrimSpace(block), "\n")
-	require.Len(t, commands, 3)
+	require.Len(t, commands, 4)
 	w := newPageWorld(t)
 	w.run(t, "-euc", "waymark start coder --id queued --task work && waymark start tester --id other --task work --tier small --label team=blue")
 
@@ -55,6 +55,17 @@ func TestPause_CommandsOfThePage_StopTheFleet(t *testing.T) {
 	hasAll(t, w.run(t, "-euc", commands[2]), "ended the pause of", "3 runs")
 	hasAll(t, w.run(t, "-euc", commands[1]), "no pauses")
 	hasAll(t, w.run(t, "-uc", commands[2]), "--all is not paused", "waymark pause ls")
+
+	// It ends by itself.
+	hasAll(t, w.run(t, "-euc", commands[3]), "paused", "1 run", "--tier small", "until")
+	require.Regexp(t, `(?m)^--tier small +.*20\S+T\S+:00Z$`, w.run(t, "-euc", commands[1]))
+	require.Regexp(t, `paused +since \S+Z until \S+:00Z, by waymark-cli`, strings.Join(strings.Fields(w.run(t, "-euc", "waymark runs get other")), " "))
+	require.Regexp(t, `is paused since \S+Z until \S+:00Z by waymark-cli`, strings.Join(strings.Fields(w.run(t, "-uc", "waymark resume other --at record:1; true")), " "))
+	hasAll(t, w.run(t, "-euc", "waymark unpause --tier small"), "ended the pause of")
+	for _, until := range []string{"yesterday", "-2h", "2020-01-31T18:00:00Z"} {
+		require.Contains(t, strings.Join(strings.Fields(w.run(t, "-uc", "waymark pause --all --reason x --until="+until+"; true")), " "), "is no time to come", until)
+	}
+	hasAll(t, w.run(t, "-euc", "waymark pause --all --reason x --until 2h && waymark pause ls && waymark unpause --all"), "until")
 
 	// Pauses overlap: a run goes on after the last one.
 	w.run(t, "-euc", "waymark pause --tier small --label team=blue --reason why && waymark pause other --reason 'I look'")

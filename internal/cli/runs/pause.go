@@ -3,9 +3,11 @@ package runs
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/look/failure"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -52,6 +54,7 @@ type pauseCmd struct {
 	pauseScope
 
 	Reason string `required:"" placeholder:"TEXT" help:"Why, shown with each paused run. It is not encrypted."`
+	Until  string `placeholder:"TIME" help:"The pause ends by itself then, by the NATS server's clock: a time of day such as 18:00, a duration such as 2h, or a time such as 2026-01-31T18:00:00Z."`
 }
 
 // Help is the text below the flags.
@@ -62,17 +65,22 @@ func (pauseCmd) Help() string {
 Examples:
   waymark pause --all --reason "the provider bills twice"
   waymark pause --tenant acme --reason "asked by the customer"
+  waymark pause --agent coder --until 18:00 --reason "the quota is for others until then"
   waymark pause ls
   waymark unpause --tenant acme`
 }
 
 // Run pauses runs.
 func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
+	until, err := comingTime("--until", c.Until, a.Now())
+	if err != nil {
+		return err
+	}
 	cl, by, err := a.ConnectAs(ctx, c.By)
 	if err != nil {
 		return err
 	}
-	reply, err := c.ask(ctx, cl, by, schema.PauseRequest{Reason: c.Reason})
+	reply, err := c.ask(ctx, cl, by, schema.PauseRequest{Reason: c.Reason, Until: until})
 	if err != nil {
 		return err
 	}
@@ -81,7 +89,7 @@ func (c pauseCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	p := &reply.Pause
 	if err := output.Fields(a.Stdout, output.PastLabel("paused", reply.Already), output.Plural(reply.Runs, "run"), "scope", p.Flags(), "reason", p.Reason,
-		output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since); err != nil {
+		output.ByLabel(p.By), output.ByText(p.By, p.Claimed), "since", p.Since, "until", p.Until); err != nil {
 		return err
 	}
 	doubt := reply.Doubt()
@@ -130,6 +138,27 @@ func (c UnpauseCmd) Run(ctx context.Context, a *base.App) error {
 	return a.Say(a.Stderr, "runs that another pause selects stay paused: %s", a.Prompt.Command("pause ls"))
 }
 
+// comingTime reads a duration, a time of day or a time as RFC 3339; "" for none.
+func comingTime(flag, text string, now time.Time) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if d, derr := time.ParseDuration(text); derr == nil {
+		at, err = now.Add(d), nil
+	} else if clock, cerr := time.Parse("15:04", text); cerr == nil {
+		local := now.Local()
+		at, err = time.Date(local.Year(), local.Month(), local.Day(), clock.Hour(), clock.Minute(), 0, 0, local.Location()), nil
+		if !at.After(now) {
+			at = at.AddDate(0, 0, 1)
+		}
+	}
+	if err != nil || !at.After(now) {
+		return "", failure.New(failure.Usage, "use a time to come: a time of day such as 18:00, a duration such as 2h, or a time such as 2026-01-31T18:00:00Z", "%s %q is no time to come", flag, text)
+	}
+	return schema.FormatTime(at.Truncate(time.Second)), nil
+}
+
 type pauseLsCmd struct{}
 
 // Run lists the pauses.
@@ -144,10 +173,10 @@ func (pauseLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	rows := make([][]string, len(reply.Pauses))
 	for i := range reply.Pauses {
 		p := &reply.Pauses[i]
-		rows[i] = []string{p.Flags(), p.Reason, output.ByText(p.By, p.Claimed), output.Ago(p.Since, a.Now())}
+		rows[i] = []string{p.Flags(), p.Reason, output.ByText(p.By, p.Claimed), output.Ago(p.Since, a.Now()), p.Until}
 	}
 	if len(rows) == 0 {
 		return a.Say(a.Stderr, "no pauses")
 	}
-	return output.Table(a.Stdout, []output.Column{{Title: "scope"}, {Title: "reason", Shrinks: true}, {Title: "by"}, {Title: "since"}}, rows)
+	return output.Table(a.Stdout, []output.Column{{Title: "scope"}, {Title: "reason", Shrinks: true}, {Title: "by"}, {Title: "since"}, {Title: "until"}}, rows)
 }
