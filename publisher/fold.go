@@ -165,6 +165,12 @@ type item struct {
 	put time.Time
 }
 
+// is reports whether an event of the log, nil for none, is this one. Any writer can use its id for other content, which the
+// fold refuses.
+func (it *item) is(e *schema.Event) bool {
+	return e != nil && e.ID == it.event.ID && e.ContentHash() == it.event.ContentHash()
+}
+
 func verdicts(items []*item) []schema.Verdict {
 	list := make([]schema.Verdict, len(items))
 	for i, it := range items {

@@ -261,7 +261,7 @@ func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) erro
 		return err
 	}
 	for _, it := range items {
-		if e != nil && it.stream == 0 && e.ID == it.event.ID && e.Sequence == l.writer.Last+1 {
+		if it.stream == 0 && it.is(e) && e.Sequence == l.writer.Last+1 {
 			l.durable(it, rec.Stream, time.Time{})
 			return nil
 		}

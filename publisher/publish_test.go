@@ -133,6 +133,21 @@ func TestPublish_TwoWritersOneEpoch_Detected(t *testing.T) {
 	}
 }
 
+func TestPublish_OwnIDWithOtherContent_Detected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := time.Now()
+	run := start(t, w.fleet(func(c *publisher.Config) { c.Heartbeat, c.Now = -1, func() time.Time { return now } }), "r1")
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "mine"}, 0, now, 0)
+	require.NoError(t, err)
+	e.Data = raw(`{"name":"theirs"}`)
+	w.put(e)
+	require.ErrorIs(t, run.Mark(t.Context(), "mine"), publisher.ErrForked)
+	require.Len(t, w.log("r1"), 2)
+	require.EqualValues(t, 1, w.fold("r1").Head.Counts.DeadLetters, "the fold refuses it")
+}
+
 func TestPublish_ControlEventArrived_FoldedThenPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
