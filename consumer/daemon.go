@@ -111,6 +111,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	d.settings = NewSettings(settings, nc, cfg.Service, log, d.change)
 	d.liveRuns = liveness.NewLiveRuns(d.read, cfg.MaxClaims, now, log)
 	d.liveRuns.SetPauses(settings.Pauses)
+	d.liveRuns.SetLimits(settings.Limits)
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Settings, requests.Refresh = d.settings.Current, d.settings.Refresh
@@ -201,6 +202,7 @@ func (d *Daemon) change(settings schema.FleetSettings) error {
 	}
 	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	d.liveRuns.SetPauses(settings.Pauses)
+	d.liveRuns.SetLimits(settings.Limits)
 	return nil
 }
 

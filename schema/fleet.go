@@ -383,6 +383,10 @@ func (l *Live) Quarantined(maxClaims int) bool {
 	return quarantined(l.Status, l.Stalled, maxClaims)
 }
 
+// AtWork reports whether the run counts for [Limit.AtWork]: an executor has it, or may come back. maxClaims is as in
+// [Live.Quarantined].
+func (l *Live) AtWork(maxClaims int) bool { return l.Driven && !l.Quarantined(maxClaims) }
+
 func quarantined(status Status, stalled, maxClaims int) bool {
 	if maxClaims == 0 {
 		maxClaims = DefaultMaxClaims

@@ -44,6 +44,9 @@ type LiveRuns struct {
 	became chan schema.Live
 	// pauses of the fleet.
 	pauses []schema.Pause
+	// limits of the fleet that bound the runs at work, and their shares that live runs have, by key.
+	limits []schema.Limit
+	shares map[string]*share
 }
 
 // takeoverKey identifies a takeover by its executor and its request.
@@ -64,7 +67,7 @@ type shardRuns struct {
 	seen schema.Revision
 }
 
-// entry is one run. Only hidden, named, holder, epoch, key and round change; otherwise a new entry replaces it.
+// entry is one run. Only hidden, named, holder, epoch, key, shares and round change; otherwise a new entry replaces it.
 type entry struct {
 	live     schema.Live
 	revision schema.Revision
@@ -84,6 +87,9 @@ type entry struct {
 	epoch schema.Epoch
 	key   takeoverKey
 	round uint64
+	// atWork is [schema.Live.AtWork], and shares are those of the fleet's limits.
+	atWork bool
+	shares []*share
 }
 
 // NewLiveRuns returns an empty table of the live runs of a fleet's shards, in the order of their numbers. Call Run to
@@ -130,7 +136,7 @@ func (w *Want) Matches(l *schema.Live) bool {
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can take, and the number of all of them: first its
-// own, then the others, in turns of the tenants. Runs that are paused, or hidden beyond now, are left out.
+// own, then the others, in turns of the tenants. Runs that are paused, wait for a place, or are hidden beyond now, are left out.
 //
 // The cost depends on the number of claimable runs, not of live ones.
 func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live, total int) {
@@ -139,7 +145,7 @@ func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, e := range r.claimable {
-		if !want.Matches(&e.live) || e.hidden.After(now) || r.paused(&e.live) {
+		if !want.Matches(&e.live) || e.hidden.After(now) || r.paused(&e.live) || r.waits(e, now) {
 			continue
 		}
 		total++
@@ -198,9 +204,10 @@ func (r *LiveRuns) Synced() bool {
 }
 
 // Counts are the live runs, and those of them that are paused, claimable, quarantined (not claimable automatically), and
-// gapped (events of them are missing). Paused runs are neither claimable nor quarantined. Sleeping runs wait for a time,
-// and retrying ones for another try. A fold worker repairs unreadable entries when it takes the shard.
-type Counts struct{ Live, Paused, Claimable, Quarantined, Gapped, Sleeping, Retrying, Unreadable int }
+// gapped (events of them are missing). Paused runs are neither claimable nor quarantined. Waiting runs wait for a place, by
+// a limit, and are not claimable. Sleeping runs wait for a time, and retrying ones for another try. A fold worker repairs
+// unreadable entries when it takes the shard.
+type Counts struct{ Live, Paused, Claimable, Waiting, Quarantined, Gapped, Sleeping, Retrying, Unreadable int }
 
 // Counts counts the runs.
 func (r *LiveRuns) Counts() Counts {
@@ -230,6 +237,8 @@ func (r *LiveRuns) Counts() Counts {
 		case r.paused(&e.live):
 		case e.live.Quarantined(r.maxClaims):
 			c.Quarantined++
+		case r.waits(e, r.now()):
+			c.Waiting++
 		default:
 			c.Claimable++
 		}
@@ -243,7 +252,7 @@ func (r *LiveRuns) ClaimableByAgent() map[string]int {
 	defer r.mu.RUnlock()
 	counts := make(map[string]int)
 	for _, e := range r.claimable {
-		if !e.live.Quarantined(r.maxClaims) && !r.paused(&e.live) {
+		if !e.live.Quarantined(r.maxClaims) && !r.paused(&e.live) && !r.waits(e, r.now()) {
 			counts[e.live.Agent]++
 		}
 	}
@@ -314,6 +323,7 @@ func (r *LiveRuns) sync(shard int) {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
+			r.leave(e)
 		}
 	}
 	r.claimable = slices.DeleteFunc(r.claimable, func(e *entry) bool { return e.shard == shard && e.round != s.round })
@@ -350,6 +360,7 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		delete(s.runs, c.Run)
 		r.unclaimable(old)
 		r.forget(old)
+		defer r.leave(old) // once the run's new entry has joined
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
@@ -362,13 +373,14 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: schema.ParseTime(c.Live.Since), expires: schema.ParseTime(c.Live.ExpiresAt), started: schema.ParseTime(c.Live.StartedAt),
 	}
-	e.held = e.changed
+	e.held, e.atWork = e.changed, e.live.AtWork(r.maxClaims)
 	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance && !old.live.Status.Claimable() {
 		e.held = old.held
 		e.named.Store(old.named.Load())
 	}
 	e.holder, e.epoch, e.key = holderOf(&e.live), e.live.Epoch, takeoverKey{e.live.Executor, e.live.RequestID}
 	r.remember(e)
+	r.join(e)
 	s.runs[c.Run] = e
 	if e.live.Status.Claimable() {
 		at, _ := slices.BinarySearchFunc(r.claimable, e, byAge)

@@ -49,7 +49,7 @@ func (r *LiveRuns) Became() <-chan schema.Live { return r.became }
 
 // tell is called under r.mu.
 func (r *LiveRuns) tell(e *entry) {
-	if !r.shards[e.shard].synced || r.paused(&e.live) {
+	if !r.shards[e.shard].synced || r.paused(&e.live) || r.waits(e, r.now()) {
 		return
 	}
 	select {

@@ -178,7 +178,9 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, want liven
 			return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
 		}
 		epoch, begun, err := s.take(ctx, run, req)
+		_, full := errors.AsType[*fullShare](err)
 		switch {
+		case full: // the live runs leave out the runs of its share
 		case err == nil && epoch != 0:
 			s.liveRuns.Take(run, epoch, holder(req), req.RequestID, s.now().Add(hiddenTaken))
 		case err != nil:
@@ -188,6 +190,8 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, want liven
 		}
 		s.claims.release(run)
 		switch {
+		case full:
+			continue
 		case err == nil && epoch != 0:
 			return s.given(run, epoch, req, want), nil
 		case err != nil && (begun || ctx.Err() != nil):

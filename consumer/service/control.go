@@ -82,6 +82,7 @@ type controlWriter struct {
 	js        jetstream.JetStream
 	keys      *keyring.Ring
 	routing   *routing
+	places    *places
 	pauses    func() []schema.Pause
 	now       func() time.Time
 	stats     *Stats

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/reader"
@@ -30,4 +31,19 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	}
 	_, err = s.writer.advance(ctx, r, e, at)
 	return err
+}
+
+// Place puts a run into its shares, as a claim does, and returns the publish of that claim's takeover.
+func Place(ctx context.Context, s *Service, run string) (publish func() error, err error) {
+	r, err := s.routing.proven(ctx, run, reader.Head)
+	if err == nil {
+		err = s.writer.places.take(ctx, r)
+	}
+	return func() error {
+		rr := &schema.RecoverRequest{Executor: "executor-9", Reason: schema.TakeoverRequest, RequestID: "request-9"}
+		if opened, err := s.writer.open(ctx, r, rr, "", nil); err != nil || !opened {
+			return errors.Join(control.ErrRefused, err)
+		}
+		return nil
+	}, err
 }

@@ -179,7 +179,7 @@ func moved(h *schema.Head, expected schema.Epoch) *schema.ServiceError {
 		"run %s %s in epoch %d, with executor %s, and not in epoch %d", h.Run, why, h.Epoch, cmp.Or(h.Executor, "none"), expected)
 }
 
-// open publishes the takeover after the read's last event and folds it. name is the request's, if it is a rewind, and
+// open publishes the takeover after the read's last event and folds it; a claim's needs places at that event. name is the request's, if it is a rewind, and
 // to is as in [schema.RunResumedData]. It reports false if another event came first. The acknowledgement is both
 // barrier and fence: it comes from the real leader, and the older executor's next compare-and-set fails.
 func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, name string, to *schema.Base) (bool, error) {
@@ -194,6 +194,11 @@ func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schem
 	}
 	if err := w.keys.Sign(ctx, e, h.Digest); err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
+	}
+	if req.Reason == schema.TakeoverClaim {
+		if err := w.places.take(ctx, r); err != nil {
+			return false, err
+		}
 	}
 	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
 		return false, err

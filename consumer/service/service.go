@@ -99,6 +99,10 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	s.reader = s.routing.reader
 	s.writer = &controlWriter{
 		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, pauses: live.Pauses, now: now, stats: s.stats, log: log,
+		places: &places{
+			tables: kvstore.NewPlaces(js, cfg.Fleet), liveRuns: live, routing: s.routing, maxClaims: cfg.MaxClaims, log: s.refusals,
+			shares: make(map[string]*placeTable),
+		},
 	}
 	return s, nil
 }
