@@ -185,7 +185,7 @@ func goals() []goal {
 			ours := of(full+"runs="+c.runs+" executors="+c.executors, func(r Result) *float64 { return r.Ours.PerSecond })
 			theirs := of("peer Restate client="+client+" runs="+c.runs, func(r Result) *float64 { return r.Peer.TurnsPerSecond })
 			list = append(list, goal{
-				"turns/s by Restate's " + client + " client, " + c.what, 0, c.least,
+				"turns/s, " + c.what + ", by Restate's in one process, " + client, 0, c.least,
 				func(all []Result) *float64 { return ratio(ours(all), theirs(all)) },
 			})
 		}
@@ -194,7 +194,7 @@ func goals() []goal {
 		{"CPU of a turn by raw's writer and server, 1 run", 0, 0, of(one+"runs=1", cpus)},
 		{"CPU of a turn by raw's writer and server, 16 runs of one process", 0, 0, of(one+"runs=16", cpus)},
 		{"CPU of a turn by raw's writer and server, 16 executors", 0, 0, of(full+"executors=16", cpus)},
-		{"added by the loop to a turn of 16 executors, p50 ms", 0.8, 0, of("turn steps=timed executors=16", p50MS)},
+		{"turn of 16 executors without the time of model and tools, p50 ms", 0.8, 0, of("turn steps=timed executors=16", p50MS)},
 		{"lone boundary, server apart, p50 by raw", 1.2, 0, of(own+"1", p50)},
 		{"lone boundary, server embedded, p50 by raw", 1.2, 0, of("boundary server=embedded runs=1", p50)},
 		{"boundaries/s by raw, 64 runs of one process", 0, 1, of(own+"64", rate)},
