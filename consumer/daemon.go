@@ -241,6 +241,7 @@ func (d *Daemon) workerConfig(shard int) fold.Config {
 	c := d.cfg.Worker
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
 	c.Shards, c.LiveRuns, c.Heartbeats, c.Share = len(d.read), d.liveRuns, d.heartbeats, d.share
+	c.Limits = func() []schema.Limit { return d.settings.Current().Limits }
 	c.AfterUnclean, c.Activity = d.madeGood, d.activity
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {

@@ -31,10 +31,11 @@ func FuzzStored(f *testing.F) {
 	seed(2, "f", schema.FleetSettings{Format: schema.SettingsFormat, Fleet: "f", Shards: 4})
 	seed(4, "", leaseValue{Format: LeaseFormat})
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
+	seed(7, "", Spent{Format: SpentFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}, Day: "2026-01-31"})
 	seed(6, "", BackupRecord{Format: BackupFormat})
 	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-1", "x"), Size: 1})
 	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-2", "x"), Deleted: true})
-	for kind := range uint8(7) {
+	for kind := range uint8(8) {
 		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","shards":-1}`))
 		f.Add(kind, "_.ended.a.completed.r", []byte(`null`))
 	}
@@ -45,7 +46,7 @@ func FuzzStored(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
-		switch kind % 7 {
+		switch kind % 8 {
 		case 0:
 			e := liveEntry(key, entry{value: value})
 			known(t, e.Err)
@@ -73,6 +74,12 @@ func FuzzStored(f *testing.F) {
 			known(t, err)
 			if err == nil {
 				require.NotEmpty(t, w.Incarnation)
+			}
+		case 7:
+			s, err := decodeSpent(value)
+			known(t, err)
+			if err == nil {
+				require.NotEmpty(t, s.Incarnation)
 			}
 		case 3:
 			name, err := base64.URLEncoding.DecodeString(key)

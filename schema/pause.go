@@ -96,8 +96,11 @@ func PausesOf(pauses []Pause, l *Live) (list []Pause) {
 }
 
 // PausedBy are those of the pauses that select the run.
-func (h *Head) PausedBy(pauses []Pause) []Pause {
-	return PausesOf(pauses, &Live{Run: h.Run, Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels})
+func (h *Head) PausedBy(pauses []Pause) []Pause { return PausesOf(pauses, h.Scoped()) }
+
+// Scoped is the run with what a [Scope] selects by.
+func (h *Head) Scoped() *Live {
+	return &Live{Run: h.Run, Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels}
 }
 
 // PauseRequest pauses the runs of a scope, or ends the pause of exactly that scope.

@@ -91,6 +91,8 @@ type Config struct {
 	// power cut can undo a segment but not the purge of its events. So nothing is purged within SafeAfter, however
 	// full the log is, and PurgeAfter is at least SafeAfter.
 	Synced bool
+	// Limits returns the fleet's limits: the tokens of runs are counted for those with a budget. Nil means none.
+	Limits func() []schema.Limit
 	// Activity counts the work of agents, for all workers of a daemon. Nil counts for this worker alone.
 	Activity *activity.Counters
 	// Reprovision creates a lost checkpoint bucket again. Nil leaves that to the next start of the daemon.
@@ -101,6 +103,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Activity == nil {
 		c.Activity = activity.New(c.Fleet)
+	}
+	if c.Limits == nil {
+		c.Limits = func() []schema.Limit { return nil }
 	}
 	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)

@@ -73,7 +73,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		if err := s.endRebuild(ctx); err != nil {
 			return err
 		}
-		b := batch{touched: make(map[string]*run), erased: make(map[string]schema.StreamSequence)}
+		b := batch{touched: make(map[string]*run), erased: make(map[string]schema.StreamSequence), limits: s.cfg.Limits()}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -230,6 +230,8 @@ type batch struct {
 	// removed by this batch.
 	erased   map[string]schema.StreamSequence
 	removals []*schema.Removal
+	// limits of the fleet.
+	limits []schema.Limit
 	// behind is the number of messages after the last one.
 	behind uint64
 }
@@ -305,6 +307,7 @@ func (s *term) takeOf(b *batch, r *run, a *message) error {
 	id, had, was := r.id, r.head.Executor, r.head.Status
 	fresh := a.Record.Stream > s.doubted // otherwise an earlier term counted it
 	s.watch.Before(&r.head, &r.overview)
+	used := r.head.Usage.Tokens()
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -326,6 +329,7 @@ func (s *term) takeOf(b *batch, r *run, a *message) error {
 		s.letters.reject(b, a, had, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
+		s.spend(b.limits, &r.head, used, &v, &a.Record)
 		answer, _ := v.Data.(*schema.TurnAnsweredData)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, v.Begun, answer, v.Calls, r.turns})
 		b.observe(r, had, &v)
@@ -357,8 +361,8 @@ func (s *term) takeOf(b *batch, r *run, a *message) error {
 // sealsAtOnce bounds the runs that are sealed concurrently; each has its own tail in memory, below 1 MiB.
 const sealsAtOnce = 16
 
-// commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, segments,
-// checkpoints, watermark, and only then the announcements.
+// commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, tokens,
+// segments, checkpoints, watermark, and only then the announcements.
 func (s *term) commit(ctx context.Context, b *batch) error {
 	if b.events == 0 || b.last.Stream == 0 {
 		return nil
@@ -370,6 +374,9 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterDeadLetters); err != nil {
+		return err
+	}
+	if err := s.putSpent(ctx, b); err != nil {
 		return err
 	}
 	sealing, sealCtx := errgroup.WithContext(ctx)

@@ -264,6 +264,7 @@ type term struct {
 	// watch counts the work of agents.
 	watch     activity.Watch
 	safeMark  safeMark
+	spending  spending
 	letters   letters
 	sealer    sealer
 	live      liveIndex
@@ -333,6 +334,9 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 		if err := s.checkPosition(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.beginSpending(ctx); err != nil {
+		return nil, err
 	}
 	s.mark.Incarnation = s.incarnation
 	s.safeMark.begin(s.mark.Safe, s.mark.Position, f.now())
