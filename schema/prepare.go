@@ -98,11 +98,10 @@ func own(v reflect.Value, body []byte) bool {
 			return v.IsNil()
 		}
 		if v.Type() == valueType {
-			// A text of the event may have a value without strings as its caller wrote it, with the spaces that the event's
-			// own value lacks.
+			// Texts of the event may have a value as its caller wrote it, with the spaces that the event's own value lacks.
 			value := v.Bytes()
 			at := bytes.Index(body, value)
-			if at < 0 || bytes.IndexByte(value, '"') < 0 && bytes.ContainsAny(value, " \t\r\n") {
+			if at < 0 || spaced(value) {
 				return false
 			}
 			v.SetBytes(slices.Clip(body[at : at+len(value)]))
@@ -131,6 +130,24 @@ func own(v reflect.Value, body []byte) bool {
 	default:
 		return v.IsZero()
 	}
+}
+
+// spaced reports whether a JSON value has spaces outside of its strings.
+func spaced(value []byte) bool {
+	inString := false
+	for i := 0; i < len(value); i++ {
+		switch value[i] {
+		case '\\':
+			i++
+		case '"':
+			inString = !inString
+		case ' ', '\t', '\r', '\n':
+			if !inString {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // keyOf identifies the event among the latest ones.

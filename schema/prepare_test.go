@@ -100,6 +100,12 @@ func TestPrepareSealed_DataOfWriter_SameAsParsed(t *testing.T) {
 		check(t, &schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Usage: &schema.Usage{}})
 		check(t, &schema.TurnEndedData{Turn: 1, Usage: &schema.Usage{}})
 	})
+	t.Run("a value that is in texts and between them", func(t *testing.T) {
+		check(t, &schema.TurnAnsweredData{
+			Turn: 1, Message: assistantMessage(schema.Text("x")), FinishReasons: []string{"[ ", "]"},
+			Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Arguments: []byte(`[ ","]`)}},
+		})
+	})
 	for name, value := range map[string]string{
 		"spaces": ` { "a" : [ 1, 2 ] } `, "escapes": `"\u0041\/"`, "null": `null`, "a number": `1.50e+1`, "a large number": `123456789012345678901234567890`,
 		"nothing in it": `{}`, "depth": strings.Repeat("[", schema.MaxJSONDepth-4) + strings.Repeat("]", schema.MaxJSONDepth-4),
