@@ -178,8 +178,10 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.appear(); err != nil {
-		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
+	if !spec.submitted { // another process is to be its executor
+		if err := f.appear(); err != nil {
+			return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
+		}
 	}
 	if err := f.startPaused(ctx, &spec); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
