@@ -62,6 +62,8 @@ type FleetReply struct {
 	Pauses []Pause `json:"pauses,omitzero"`
 	// Limits of the fleet that are in effect, with what is used of each.
 	Limits []LimitState `json:"limits,omitzero"`
+	// Schedules of the fleet that are in effect, with what the replica knows of their firings.
+	Schedules []ScheduleState `json:"schedules,omitzero"`
 	// Webhook is the state of the replica's own posts; absent for one that posts nothing.
 	Webhook *FleetWebhook `json:"webhook,omitzero"`
 	Shards  []ShardState  `json:"shards"`

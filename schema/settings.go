@@ -35,6 +35,8 @@ type FleetSettings struct {
 	Pauses []Pause `json:"pauses,omitzero" check:"max=64"`
 	// Limits are in effect, at most [MaxLimits], oldest first.
 	Limits []Limit `json:"limits,omitzero" check:"max=64"`
+	// Schedules are in effect, at most [MaxSchedules], in the order in which they were first set.
+	Schedules []Schedule `json:"schedules,omitzero" check:"max=64"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }

@@ -46,6 +46,8 @@ const (
 	VerbPause = "pause"
 	// VerbLimit sets a limit of the runs of a scope, or ends one.
 	VerbLimit = "limit"
+	// VerbSchedule sets a schedule, or removes one.
+	VerbSchedule = "schedule"
 )
 
 // Changes reports whether a request of a verb has an effect: its sender is proven, and after a lost answer its

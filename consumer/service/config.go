@@ -45,6 +45,9 @@ type Config struct {
 	// Webhook returns the state of this replica's posts, nil if it posts nothing. Nil means a replica that posts
 	// nothing.
 	Webhook func() *schema.FleetWebhook
+	// Schedules returns the fleet's schedules with what this replica knows of their firings. Nil means a replica that
+	// submits no runs.
+	Schedules func() []schema.ScheduleState
 	// Workers is the number of requests answered concurrently. Default 64.
 	//
 	// One half of them, and of Queue and QueueBytes, is for verbs that change something, such as takeovers, the other for reads. A proven

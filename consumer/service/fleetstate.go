@@ -168,6 +168,9 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 		Runs:   schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Paused: runs.Paused, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
 		Pauses: s.liveRuns.Pauses(), Limits: limitStates(settings.Limits), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
+	if s.cfg.Schedules != nil {
+		reply.Schedules = s.cfg.Schedules()
+	}
 	if s.cfg.Webhook != nil {
 		reply.Webhook = s.cfg.Webhook()
 	}

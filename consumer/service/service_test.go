@@ -377,7 +377,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFork, schema.VerbSignal, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, schema.VerbRecords, schema.VerbExecutors, schema.VerbPause, schema.VerbLimit,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRecords, schema.VerbExecutors, schema.VerbPause, schema.VerbLimit, schema.VerbSchedule,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
@@ -393,13 +393,14 @@ func FuzzRequests(f *testing.F) {
 		f.Add(uint16(i), []byte(`{"agent":"none","labels":{"a":"b"},"reason":"why","by":"alice"}`))
 		f.Add(uint16(i), []byte(`{"agent":"none","labels":{"a":"b"},"end":true,"by":"alice"}`))
 		f.Add(uint16(i), []byte(`{"agent":"none","each":"tenant","at_work":3,"day_tokens":5,"by":"alice"}`))
+		f.Add(uint16(i), []byte(`{"name":"report","cron":"0 7 * * 1-5","time_zone":"Europe/Berlin","missed":"all","agent":"none","task":"t","by":"alice"}`))
 		f.Add(uint16(i), []byte(`{"through":9223372036854775807,"buckets":1}`))
 	}
 	f.Fuzz(func(t *testing.T, verb uint16, body []byte) {
 		w.TB = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
-		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup || v == schema.VerbExecutors || v == schema.VerbPause || v == schema.VerbLimit {
+		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup || v == schema.VerbExecutors || v == schema.VerbPause || v == schema.VerbLimit || v == schema.VerbSchedule {
 			run = ""
 		}
 		if v == schema.VerbErase {

@@ -14,7 +14,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups, Pauses, Limits atomic.Int64
+	Recovers, Gets, Lists, Histories, RecordPages, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Forks, Signals, Fleets, Executors, Erases, Cleanups, Pauses, Limits, Schedules atomic.Int64
 	// Takeovers are epochs opened.
 	Takeovers atomic.Int64
 	// ClaimsGiven are claims answered with a run; ClaimsLimited came when the rate was used up. ClaimsLost are runs that

@@ -57,6 +57,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: asking(s.cleanup)},
 		{verb: schema.VerbPause, whole: true, request: "PauseRequest", answer: "PauseReply", count: &s.stats.Pauses, serve: asking(s.pause)},
 		{verb: schema.VerbLimit, whole: true, request: "LimitRequest", answer: "LimitReply", count: &s.stats.Limits, serve: asking(s.limit)},
+		{verb: schema.VerbSchedule, whole: true, request: "ScheduleRequest", answer: "ScheduleReply", count: &s.stats.Schedules, serve: asking(s.schedule)},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: asking(s.fleet)},
 		{verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: asking(s.executors)},
 	}

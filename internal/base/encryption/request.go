@@ -59,7 +59,7 @@ func loggedBy(request any) (*logged, error) {
 	case nil, struct{}, schema.GetRequest, *schema.GetRequest, schema.ListRequest, *schema.ListRequest, schema.RecoverRequest, *schema.RecoverRequest,
 		schema.ClaimRequest, *schema.ClaimRequest, schema.MarkRequest, *schema.MarkRequest, schema.ForkRequest, *schema.ForkRequest, schema.FleetRequest, *schema.FleetRequest,
 		schema.CleanupRequest, *schema.CleanupRequest, schema.EraseRequest, *schema.EraseRequest,
-		schema.RecordsRequest, *schema.RecordsRequest, schema.PauseRequest, *schema.PauseRequest, schema.LimitRequest, *schema.LimitRequest, // of many runs, each with its own keys
+		schema.RecordsRequest, *schema.RecordsRequest, schema.PauseRequest, *schema.PauseRequest, schema.LimitRequest, *schema.LimitRequest, schema.ScheduleRequest, *schema.ScheduleRequest, // of many runs, each with its own keys
 		schema.ExecutorsRequest, *schema.ExecutorsRequest:
 		return nil, nil //nolint:nilnil // they have no content
 	}

@@ -79,8 +79,8 @@ var (
 	// readingVerbs change nothing.
 	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbRecords, schema.VerbFleet, schema.VerbExecutors}
 	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that
-	// its agents communicate with.
-	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal, schema.VerbFork}
+	// its agents communicate with. A schedule starts runs: the roles that may start runs may set one.
+	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal, schema.VerbFork, schema.VerbSchedule}
 	// decidingVerbs are decisions of people: an executor with them could approve its own calls.
 	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbPause, schema.VerbLimit}
 )

@@ -72,6 +72,8 @@ func others() []document {
 		{"pause-reply", "PauseReply", reflect.TypeFor[schema.PauseReply]()},
 		{"limit-request", "LimitRequest", reflect.TypeFor[schema.LimitRequest]()},
 		{"limit-reply", "LimitReply", reflect.TypeFor[schema.LimitReply]()},
+		{"schedule-request", "ScheduleRequest", reflect.TypeFor[schema.ScheduleRequest]()},
+		{"schedule-reply", "ScheduleReply", reflect.TypeFor[schema.ScheduleReply]()},
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"executors-request", "ExecutorsRequest", reflect.TypeFor[schema.ExecutorsRequest]()},
