@@ -44,6 +44,7 @@ type cli struct {
 	Pause    runs.PauseCmd      `cmd:"" help:"Pause runs by agent, tenant, tier or label, or list the pauses."`
 	Unpause  runs.UnpauseCmd    `cmd:"" help:"Let paused runs go on."`
 	Limit    runs.LimitCmd      `cmd:"" help:"Limit how many runs are at work, or the tokens of a day, by agent, tenant, tier or label."`
+	Schedule runs.ScheduleCmd   `cmd:"" help:"Submit runs at set times: set, list, remove and run schedules."`
 	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
 	Reopen   runs.ReopenCmd     `cmd:"" help:"Make a run that has ended claimable, so that it continues."`
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`

@@ -31,18 +31,24 @@ const (
 	startUnclaimed = 10 * time.Second
 )
 
-// StartCmd is waymark start.
-type StartCmd struct {
+// newRun describes the run that a command submits, or has submitted.
+type newRun struct {
 	Agent     string            `arg:"" help:"Agent whose executors may claim the run."`
 	Task      string            `placeholder:"TEXT" help:"Task; - reads it from standard input."`
-	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: from the agent's name)."`
 	Thread    string            `placeholder:"ID" help:"Conversation of the run."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label; may be repeated."`
 	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
 	MaxTurns  int32             `placeholder:"N" help:"Maximum turns (default: the agent's limit)."`
 	MaxTokens int64             `placeholder:"N" help:"Maximum input and output tokens (default: the agent's limit)."`
 	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Only a call of this tool completes the run."`
-	Await     bool              `name:"wait" help:"Wait for the end, and print the output or else the summary."`
+}
+
+// StartCmd is waymark start.
+type StartCmd struct {
+	newRun
+
+	ID    string `name:"id" placeholder:"ID" help:"Id of the run (default: from the agent's name)."`
+	Await bool   `name:"wait" help:"Wait for the end, and print the output or else the summary."`
 }
 
 // Help is the text below the flags.
@@ -124,7 +130,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 const startLatest = 3
 
 // warnReadable warns that the task is stored in plain text although the agent's latest runs are encrypted.
-func (c *StartCmd) warnReadable(ctx context.Context, a *base.App, cl *base.Client) error {
+func (c *newRun) warnReadable(ctx context.Context, a *base.App, cl *base.Client) error {
 	if cl.HasKeys() || c.Task == "" && len(c.Label) == 0 {
 		return nil
 	}
@@ -146,7 +152,7 @@ func (c *StartCmd) warnReadable(ctx context.Context, a *base.App, cl *base.Clien
 }
 
 // unwarned says why it is not known whether the agent encrypts. The run is submitted all the same: that needs no answer of the daemon.
-func (c *StartCmd) unwarned(a *base.App, err error) error {
+func (c *newRun) unwarned(a *base.App, err error) error {
 	return a.Say(a.Stderr, "whether agent %s encrypts its runs is not known (%s): without --key-file the task is stored in plain text", c.Agent, err)
 }
 
@@ -160,6 +166,14 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 		c.ID = c.Agent[:min(len(c.Agent), schema.MaxName-9)] + "-" + strings.ToLower(id[len(id)-8:])
 	}
 	if err := schema.CheckName("--id", c.ID); err != nil {
+		return err
+	}
+	return c.newRun.prepare(ctx, a)
+}
+
+// prepare checks the flags, and reads the task.
+func (c *newRun) prepare(ctx context.Context, a *base.App) error {
+	if err := schema.CheckName("agent", c.Agent); err != nil {
 		return err
 	}
 	if c.MaxTokens < 0 {

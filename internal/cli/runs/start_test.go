@@ -24,7 +24,7 @@ func TestStart_OutputWithControlCharacters_IsEscaped(t *testing.T) {
 
 func TestStart_RunStandsStill_SaysWhy(t *testing.T) {
 	t.Parallel()
-	c, on := &StartCmd{Agent: "coder", ID: "r1"}, prompt.Prompt{Flags: "--fleet a "}
+	c, on := &StartCmd{newRun: newRun{Agent: "coder"}, ID: "r1"}, prompt.Prompt{Flags: "--fleet a "}
 	unclaimed, running := &schema.Head{Status: schema.StatusInterrupted}, &schema.Head{Status: schema.StatusRunning}
 	asks := &schema.Head{Status: schema.StatusInterrupted, Interrupts: []schema.OpenInterrupt{{InterruptID: "q"}}}
 	require.Empty(t, c.standstill(unclaimed, startUnclaimed-startLook, on))

@@ -22,6 +22,7 @@ import (
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/look/failure"
+	"github.com/waymarkio/waymark/internal/look/firing"
 	"github.com/waymarkio/waymark/internal/look/webhook"
 	"github.com/waymarkio/waymark/internal/nats/access"
 	"github.com/waymarkio/waymark/internal/nats/natsconn"
@@ -44,6 +45,8 @@ type daemon struct {
 	waymark *consumer.Daemon
 	// webhook is nil without --webhook.
 	webhook *webhook.Watch
+	// firings submit the runs of schedules; nil until the daemon is put together.
+	firings *firing.Firings
 	// proof returns the sender of a request; nil if the NATS server proves no senders.
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
@@ -122,6 +125,10 @@ func (c Cmd) start(ctx context.Context, a *base.App, waits func(*base.Finding), 
 		return nil, err
 	}
 	registerDaemon(registry, a.Fleet, d.waymark)
+	if d.firings, err = fire(ctx, a, d.waymark, js, log); err != nil {
+		return nil, err
+	}
+	registerFirings(registry, a.Fleet, d.firings)
 	registerReady(registry, d, a.Now) //nolint:contextcheck // a scrape has a context of its own
 	if c.Webhook != "" {
 		if d.webhook, err = c.watchPeople(ctx, a, d.waymark, d.conns[0], log); err != nil {
@@ -140,7 +147,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 	}
 	config := consumer.Config{
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
-		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof, Webhook: d.posts},
+		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof, Webhook: d.posts, Schedules: d.schedules},
 		Worker:   fold.Config{Linger: c.Interval, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
 		Opened:   func(shard int, f *fold.Worker) { registerWorker(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
@@ -424,6 +431,7 @@ const leastQuota = 64 << 20
 // Run starts the parts in group. Each ends with ctx; the service finishes its pending requests.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.waymark.Run(ctx) })
+	group.Go(func() error { return d.firings.Run(ctx) })
 	if d.webhook != nil {
 		group.Go(func() error { return d.webhook.Run(ctx) })
 	}

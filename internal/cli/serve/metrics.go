@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/look/firing"
 	"github.com/waymarkio/waymark/internal/look/webhook"
 	"github.com/waymarkio/waymark/internal/nats/natsd"
 )
@@ -67,6 +68,16 @@ func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Wa
 		counterOf("waymark_webhook_failed_total", "Posts that were refused or not delivered; each try counts.", labels, &s.Failed),
 		counterOf("waymark_webhook_unread_total", "Reads of runs for the webhook that failed; each is repeated.", labels, &s.Unread),
 		gaugeOf("waymark_webhook_pending", "Inbox entries that the receiver has not accepted.", labels, func() float64 { return float64(s.Pending.Load()) }),
+	)
+}
+
+// registerFirings adds the metrics of schedules.
+func registerFirings(registry prometheus.Registerer, fleet string, f *firing.Firings) {
+	labels := prometheus.Labels{"fleet": fleet}
+	registry.MustRegister(
+		counterOf("waymark_schedule_runs_total", "Runs of schedules that this daemon submitted.", labels, &f.Submitted),
+		counterOf("waymark_schedule_failed_total", "Tries to submit a run of a schedule that failed; each is repeated.", labels, &f.Failed),
+		labelled{prometheus.NewDesc("waymark_schedule_failing", "1 while this daemon cannot submit the run that is due, by schedule.", []string{"schedule"}, labels), f.Failing},
 	)
 }
 
