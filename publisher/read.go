@@ -307,9 +307,9 @@ func (r *Reader) PlanOf(ctx context.Context, s *schema.State) (*schema.Plan, err
 	plan.MoreVersions = executors.MoreVersions
 	now, err := ask[schema.GetReply](ctx, r, schema.VerbGet, s.Head.Run, &schema.GetRequest{View: schema.ViewHead})
 	if err != nil {
-		return &plan, fmt.Errorf("pauses of the run: %w", err)
+		return &plan, fmt.Errorf("pauses and limits of the run: %w", err)
 	}
-	plan.Pauses = now.Pauses
+	plan.Pauses, plan.Full = now.Pauses, now.Full
 	return &plan, nil
 }
 

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 )
@@ -43,6 +44,18 @@ func (l *Limit) Of(run *Live) (Scope, bool) {
 	}
 	share.Labels[l.Each] = value
 	return share, true
+}
+
+// FullText says for which limits' places a run waits; empty for none.
+func FullText(full []Limit) string {
+	texts := make([]string, len(full))
+	for i := range full {
+		texts[i] = fmt.Sprintf("limit %s, %d at work", full[i].Flags(), full[i].AtWork)
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return "waits for a place: " + strings.Join(texts, "; ")
 }
 
 // Flags are the flags of a command that select the limit.

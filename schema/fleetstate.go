@@ -79,6 +79,8 @@ type FleetRuns struct {
 	Quarantined int `json:"quarantined"`
 	// Paused runs wait for the end of a pause. They are neither claimable nor quarantined.
 	Paused int `json:"paused,omitzero"`
+	// Waiting runs wait for a place in a limit; see [Limit.AtWork]. They are not claimable.
+	Waiting int `json:"waiting,omitzero"`
 	// Gapped runs miss events.
 	Gapped int `json:"gapped,omitzero"`
 	// Overdue runs have work that exceeds its limit; see [Overdue].

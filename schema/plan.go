@@ -67,6 +67,8 @@ type Plan struct {
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Pauses that select the run, as in [GetReply]; not from [PlanOf].
 	Pauses []Pause `json:"pauses,omitzero"`
+	// Full are the limits for whose places the run waits, as in [GetReply]; not from [PlanOf].
+	Full []Limit `json:"full,omitzero"`
 	// Incomplete: events of the run are known to be missing; a resume must allow gaps.
 	Incomplete bool `json:"incomplete,omitzero"`
 	// From is the point at which the next executor continues.
@@ -98,6 +100,8 @@ func (p *Plan) NextText() string {
 		return "nothing: the run is paused, so no executor can claim it (waymark unpause)"
 	case p.Quarantined:
 		return QuarantinedText
+	case len(p.Full) > 0:
+		return "nothing: the run " + FullText(p.Full) + " (waymark limit ls)"
 	}
 	return NextText(p.Next)
 }

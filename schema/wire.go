@@ -216,7 +216,9 @@ type GetReply struct {
 	// Quarantined as in [RunSummary], with the daemon's own number of claims.
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Pauses that select the run; none if it has ended. Not with At.
-	Pauses   []Pause      `json:"pauses,omitzero"`
+	Pauses []Pause `json:"pauses,omitzero"`
+	// Full are the limits for whose places the run waits, each with the scope of the run's share. Not with At.
+	Full     []Limit      `json:"full,omitzero"`
 	Complete bool         `json:"complete"`
 	Gaps     []Gap        `json:"gaps"`
 	Segments SegmentIndex `json:"segments"`

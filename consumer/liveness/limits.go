@@ -108,9 +108,12 @@ func (r *LiveRuns) leave(e *entry) {
 // waits reports whether a run waits for a place: a share of it is full, and the run has no place there. A run that is at
 // work, because its executor may come back, takes no further place. Under r.mu.
 func (r *LiveRuns) waits(e *entry, now time.Time) bool {
-	return !e.atWork && slices.ContainsFunc(e.shares, func(s *share) bool {
-		return len(s.atWork) >= s.AtWork || s.full.After(now) && !s.placed[e.live.Run]
-	})
+	return !e.atWork && slices.ContainsFunc(e.shares, func(s *share) bool { return s.isFull(e, now) })
+}
+
+// isFull reports whether a share has no place for a run.
+func (s *share) isFull(e *entry, now time.Time) bool {
+	return len(s.atWork) >= s.AtWork || s.full.After(now) && !s.placed[e.live.Run]
 }
 
 // SharesOf are the shares of a run, in the order of their keys.
@@ -144,4 +147,46 @@ func (r *LiveRuns) Full(key string, left uint64, placed map[string]bool) {
 	if s := r.shares[key]; s != nil && s.left == left {
 		s.full, s.placed = r.now().Add(fullFor), placed
 	}
+}
+
+// FullFor are the limits for whose places a run waits, each with the scope of the run's share.
+func (r *LiveRuns) FullFor(run string) (list []schema.Limit) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.find(run)
+	if e == nil || !e.live.Status.Claimable() || !r.waits(e, r.now()) {
+		return nil
+	}
+	for _, s := range e.shares {
+		if s.isFull(e, r.now()) {
+			of := s.Limit
+			of.Scope, _ = s.Of(&e.live)
+			of.Each = ""
+			list = append(list, of)
+		}
+	}
+	return list
+}
+
+// Shares are those of a limit that live runs use, the fullest first, at most schema.MaxLimitShares.
+func (r *LiveRuns) Shares(limit *schema.Limit) (list []schema.LimitShare) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	waiting, now := make(map[*share]int), r.now()
+	for _, e := range r.claimable {
+		for _, s := range e.shares {
+			if !e.atWork && !e.live.Quarantined(r.maxClaims) && !r.paused(&e.live) && s.isFull(e, now) {
+				waiting[s]++
+			}
+		}
+	}
+	for _, s := range r.shares {
+		if n := len(s.atWork); s.Same(limit) && (n > 0 || waiting[s] > 0) {
+			list = append(list, schema.LimitShare{Value: s.Value, AtWork: n, Waiting: waiting[s]})
+		}
+	}
+	slices.SortFunc(list, func(a, b schema.LimitShare) int {
+		return cmp.Or(cmp.Compare(b.AtWork, a.AtWork), cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Value, b.Value))
+	})
+	return list[:min(len(list), schema.MaxLimitShares)]
 }

@@ -481,3 +481,27 @@ func TestCap_TableIsGone_NothingIsGiven(t *testing.T) {
 	require.Equal(t, schema.CodeUnavailable, w.refused(schema.VerbClaim, "", claimFor("executor-2")).Code)
 	require.EqualValues(t, 1, w.logged("run-1").Epoch)
 }
+
+func TestCap_WaitingRun_SaysForWhichPlace(t *testing.T) {
+	t.Parallel()
+	each := schema.Limit{Each: "team", AtWork: 1}
+	w := newCapWorld(t, each)
+	for _, run := range []string{"run-1", "run-2", "run-3"} {
+		w.waiting(run, map[string]string{"team": "a"})
+	}
+	w.waiting("run-free", nil)
+	w.known(w.liveRuns, "run-1", "run-2", "run-3", "run-free")
+	require.Equal(t, "run-1", w.claim(claimFor("executor-2")).Run)
+	w.known(w.liveRuns, "run-1")
+	full := func(run string) []schema.Limit {
+		reply, _ := w.get(run, schema.ViewHead)
+		return reply.Full
+	}
+	require.Equal(t, []schema.Limit{{Scope: schema.Scope{Labels: map[string]string{"team": "a"}}, AtWork: 1}}, full("run-2"))
+	require.Equal(t, "waits for a place: limit --label team=a, 1 at work", schema.FullText(full("run-2")))
+	require.Empty(t, full("run-1"))
+	require.Empty(t, full("run-free"))
+	runs := w.svc.State(t.Context()).Runs
+	require.Equal(t, []int{4, 1, 2}, []int{runs.Live, runs.Claimable, runs.Waiting})
+	require.Equal(t, []schema.LimitShare{{Value: "a", AtWork: 1, Waiting: 2}}, w.liveRuns.Shares(&each))
+}

@@ -165,8 +165,8 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	settings := s.cfg.Settings()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(seen.at), Shards: seen.shards, Proven: s.cfg.Proof != nil,
-		Runs:   schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Paused: runs.Paused, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
-		Pauses: s.liveRuns.Pauses(), Limits: limitStates(settings.Limits), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
+		Runs:   schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Paused: runs.Paused, Waiting: runs.Waiting, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
+		Pauses: s.liveRuns.Pauses(), Limits: s.limitStates(settings.Limits), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Schedules != nil {
 		reply.Schedules = s.cfg.Schedules()

@@ -45,9 +45,9 @@ func (s *Service) limit(ctx context.Context, t *task, req *schema.LimitRequest) 
 }
 
 // limitStates are the limits of the fleet with what is used of them.
-func limitStates(limits []schema.Limit) (list []schema.LimitState) {
+func (s *Service) limitStates(limits []schema.Limit) (list []schema.LimitState) {
 	for i := range limits {
-		list = append(list, schema.LimitState{Limit: limits[i]})
+		list = append(list, schema.LimitState{Limit: limits[i], Shares: s.liveRuns.Shares(&limits[i])})
 	}
 	return list
 }

@@ -40,7 +40,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	}
 	return s.answer(ctx, v, r, func(state *schema.State, next string) any {
 		return &schema.GetReply{
-			Head: r.Head, State: state, Next: next, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Pauses: s.pausesOf(&r.Head), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
+			Head: r.Head, State: state, Next: next, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Pauses: s.pausesOf(&r.Head), Full: s.liveRuns.FullFor(r.Run), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Heartbeats.Overdue(r.Head.Run),
 		}
 	})

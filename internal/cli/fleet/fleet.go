@@ -69,6 +69,9 @@ func (s *fleetState) print(a *base.App) error {
 	if n := s.Runs.Paused; n > 0 {
 		runs += fmt.Sprintf(", %d paused", n)
 	}
+	if n := s.Runs.Waiting; n > 0 {
+		runs += fmt.Sprintf(", %d waiting for a place", n)
+	}
 	if n := s.Runs.Overdue; n > 0 {
 		runs += fmt.Sprintf(", %d overdue", n)
 	}

@@ -3,7 +3,9 @@ package runs
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/waymarkio/waymark/internal/base/output"
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -113,6 +115,14 @@ func numberOr(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// limitText says for which limits' places a run waits; empty for none.
+func limitText(a *base.App, full []schema.Limit) string {
+	if len(full) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(schema.FullText(full), "waits ") + "; see: " + a.Prompt.Command("limit ls")
+}
+
 type limitLsCmd struct{}
 
 // Run lists the limits.
@@ -124,13 +134,20 @@ func (limitLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	if a.JSON {
 		return output.Document(a.Stdout, append([]schema.LimitState{}, reply.Limits...))
 	}
-	rows := make([][]string, len(reply.Limits))
+	var rows [][]string
 	for i := range reply.Limits {
 		l := &reply.Limits[i]
-		rows[i] = []string{l.Flags(), numberOr(int64(l.AtWork)), numberOr(l.DayTokens), output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
+		row := []string{l.Flags(), "", numberOr(int64(l.AtWork)), "", "", numberOr(l.DayTokens), output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
+		for _, s := range l.Shares {
+			row[1], row[3], row[4] = s.Value, strconv.Itoa(s.AtWork), strconv.Itoa(s.Waiting)
+			rows = append(rows, slices.Clone(row))
+		}
+		if len(l.Shares) == 0 {
+			rows = append(rows, row)
+		}
 	}
 	if len(rows) == 0 {
 		return a.Say(a.Stderr, "no limits")
 	}
-	return output.Table(a.Stdout, []output.Column{{Title: "scope", Shrinks: true}, {Title: "at work"}, {Title: "tokens a day"}, {Title: "by"}, {Title: "since"}}, rows)
+	return output.Table(a.Stdout, []output.Column{{Title: "scope", Shrinks: true}, {Title: "value", Shrinks: true}, {Title: "at most"}, {Title: "at work"}, {Title: "waiting"}, {Title: "tokens a day"}, {Title: "by"}, {Title: "since"}}, rows)
 }

@@ -19,6 +19,8 @@ func nextText(p prompt.Prompt, reply *schema.GetReply, executor, claimant string
 		return "the run is paused; to let it go on: " + p.Command("unpause "+reply.Pauses[0].Flags())
 	case reply.Quarantined:
 		return "the run is quarantined and cannot be claimed; to make it claimable: " + p.Command("release "+h.Run)
+	case len(reply.Full) > 0:
+		return "the run " + schema.FullText(reply.Full) + "; see: " + p.Command("limit ls")
 	case h.Status.Claimable():
 		return "the run has no executor: the next one that claims it " + claimant
 	case h.Unattended != "":

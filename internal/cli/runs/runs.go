@@ -300,7 +300,7 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, reply)
 	}
 	if err := cmp.Or(
-		printHead(a, &reply.Head, reply.Quarantined, reply.Pauses, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
+		printHead(a, &reply.Head, reply.Quarantined, reply.Pauses, "waits", limitText(a, reply.Full), "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
 		printOverdue(a, reply.Overdue), printDamage(a, c.Run_, reply.Damage),
 	); err != nil {
 		return err

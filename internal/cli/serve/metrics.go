@@ -181,6 +181,7 @@ func (l liveCounts) Collect(to chan<- prometheus.Metric) {
 	}{
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", c.Live},
 		{"paused", "Runs that wait for the end of a pause.", c.Paused},
+		{"waiting_for_place", "Runs that wait for a place in a limit; they are not claimable.", c.Waiting},
 		{"quarantined", "Quarantined runs (not claimable automatically).", c.Quarantined},
 		{"sleeping", "Runs that wait for a time, without an executor.", c.Sleeping},
 		{"retrying", "Runs that wait before another try, because a model's provider or a tool has failed.", c.Retrying},

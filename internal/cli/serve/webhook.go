@@ -142,5 +142,5 @@ func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, w webhook.Candidat
 	if there != h.InLiveIndex() || there && !live.Same(&now) {
 		return nil, errBehind
 	}
-	return standstill.Of(h, h.Quarantined(c.MaxClaims), len(h.PausedBy(d.LiveRuns().Pauses())) > 0, nil), nil
+	return standstill.Of(h, h.Quarantined(c.MaxClaims), len(h.PausedBy(d.LiveRuns().Pauses())) > 0, nil, d.LiveRuns().FullFor(w.Run)...), nil
 }

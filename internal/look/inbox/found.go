@@ -145,7 +145,7 @@ func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, 
 	if err != nil {
 		return nil, err
 	}
-	reasons := standstill.Of(&reply.Head, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue)
+	reasons := standstill.Of(&reply.Head, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue, reply.Full...)
 	for i := range reply.Head.Handoffs {
 		o := &reply.Head.Handoffs[i]
 		if o.Status != schema.HandoffStatusAccepted {

@@ -392,7 +392,7 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 // nowOf is why a run stands still, else its error or current activity, and since when.
 func (s *Inspector) nowOf(reply *schema.GetReply) (now, since string) {
 	h := &reply.Head
-	if reasons := standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue); len(reasons) > 0 {
+	if reasons := standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue, reply.Full...); len(reasons) > 0 {
 		now, since = s.whyOf(&reasons[0]), reasons[0].Since
 		if more := len(reasons) - 1; more > 0 {
 			now += fmt.Sprintf(", and %s more", output.Plural(more, "reason"))

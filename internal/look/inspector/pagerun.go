@@ -64,7 +64,7 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 		h.Task = ""
 	}
 	bar.Error = s.errorOf(h)
-	for _, t := range s.thingsOf(standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue)) {
+	for _, t := range s.thingsOf(standstill.Of(h, reply.Quarantined, len(reply.Pauses) > 0, reply.Overdue, reply.Full...)) {
 		if t.NeedsPerson() {
 			bar.Things = append(bar.Things, t)
 		} else {

@@ -66,8 +66,9 @@ func (r *Reason) Key() schema.CallKey {
 	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
 }
 
-// Of returns the reasons why a run is stuck; none if it makes progress. A paused run lacks no executor.
-func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Reason {
+// Of returns the reasons why a run is stuck; none if it makes progress. A paused run lacks no executor, and full are the
+// limits for whose places the run waits.
+func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue, full ...schema.Limit) []Reason {
 	var list []Reason
 	add := func(kind, why, since string) *Reason {
 		list = append(list, Reason{Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: kind, Why: why, Since: since, Head: h})
@@ -124,6 +125,8 @@ func Of(h *schema.Head, quarantined, paused bool, overdue []schema.Overdue) []Re
 		add(Quarantined, why, h.UpdatedAt)
 	case !h.Complete():
 		add(Incomplete, "incomplete: events of it are missing", h.UpdatedAt)
+	case len(full) > 0 && h.Status.Claimable():
+		add(Interrupted, schema.FullText(full)+"; see: waymark limit ls", h.UpdatedAt)
 	case NeverBegun(h):
 		add(Interrupted, "submitted: no executor has claimed it", h.UpdatedAt)
 	case h.Status == schema.StatusInterrupted:

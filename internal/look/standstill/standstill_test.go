@@ -45,6 +45,21 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, false, nil)[0].Kind)
 }
 
+func TestOf_RunWaitsForAPlace_NamesTheLimit(t *testing.T) {
+	t.Parallel()
+	full := []schema.Limit{{Scope: schema.Scope{Agent: "coder"}, AtWork: 5}}
+	of := func(status schema.Status, quarantined bool) string {
+		reasons := standstill.Of(&schema.Head{Run: "r", Status: status, Epoch: 2}, quarantined, false, nil, full...)
+		if len(reasons) == 0 {
+			return ""
+		}
+		return reasons[0].Why
+	}
+	require.Equal(t, "waits for a place: limit --agent coder, 5 at work; see: waymark limit ls", of(schema.StatusInterrupted, false))
+	require.Contains(t, of(schema.StatusInterrupted, true), "quarantined")
+	require.Empty(t, of(schema.StatusRunning, false), "it was given a place meanwhile")
+}
+
 func TestOf_ExecutorLeftInAHoldCall_NeedsAPerson(t *testing.T) {
 	t.Parallel()
 	for replay, kinds := range map[schema.Replay][]string{schema.ReplayHold: {standstill.Held, standstill.Interrupted}, schema.ReplayPure: {standstill.Interrupted}} {
