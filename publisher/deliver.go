@@ -358,13 +358,14 @@ func (a *appender) steady(ctx context.Context) error {
 var errElsewhere = errors.New("is used by another message")
 
 // confirm checks that a reported duplicate is the event itself: message ids are shared by all subjects of a stream, so
-// another publisher may have used the id before.
+// another publisher may have used the id before, there or for other content.
 func (a *appender) confirm(ctx context.Context, it *item, at schema.StreamSequence) error {
 	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, at)
 	if err != nil {
 		return err
 	}
-	if !found || rec.Stream != at || schema.PositionOf(&rec).ID != it.event.ID {
+	e, _ := schema.Decode(rec.Header, rec.Body) // nil for a message that is no event
+	if !found || rec.Stream != at || !it.is(e) {
 		return fmt.Errorf("message id %s %w at stream sequence %d", it.event.ID, errElsewhere, at)
 	}
 	return nil
@@ -412,16 +413,16 @@ func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSeque
 	return a.ledger.die(gone)
 }
 
-// resolvePurged is resolve for an event that was stored at a sequence and is no longer there. Sealed events are purged
-// once later ones exist, and reading up to those finds the event. If there are none, or this handle knows another
-// message at that sequence, the message id belongs to another message.
+// resolvePurged is resolve for an event that was stored at a sequence and is not there. Sealed events are purged once
+// later ones exist, and reading up to those finds the event, or what this run has in its place. If the run ends before, or
+// this handle knows another message at that sequence, the message id belongs to another message.
 func (a *appender) resolvePurged(ctx context.Context, at schema.StreamSequence, items []*item) (done bool, err error) {
 	known, _ := a.ledger.end()
 	last, found, err := eventlog.Last(ctx, a.js, a.names, a.run)
 	switch {
 	case err != nil:
 		return false, errors.Join(errAgain, err)
-	case !found, at <= known, last.Stream <= at:
+	case !found, at <= known, last.Stream < at:
 		return false, errAgain
 	}
 	return a.resolve(ctx, last.Stream, items)

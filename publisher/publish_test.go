@@ -148,6 +148,27 @@ func TestPublish_OwnIDWithOtherContent_Detected(t *testing.T) {
 	require.EqualValues(t, 1, w.fold("r1").Head.Counts.DeadLetters, "the fold refuses it")
 }
 
+// A cluster looks for the message id before it compares, so it calls the event a duplicate of the other message.
+func TestPublish_DuplicateOfOwnIDWithOtherContent_Detected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := time.Now()
+	run := start(t, w.fleet(func(c *publisher.Config) { c.Heartbeat, c.Now = -1, func() time.Time { return now } }), "r1")
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "mine"}, 0, now, 0)
+	require.NoError(t, err)
+	e.Data = raw(`{"name":"theirs"}`)
+	w.put(e)
+	w.unwritable()
+	_, err = w.nc.Subscribe(w.names.EventSubjects(), func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"stream":"` + w.names.EventStream() + `","seq":2,"duplicate":true}`))
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
+	require.ErrorIs(t, run.Mark(t.Context(), "mine"), publisher.ErrForked)
+	require.ErrorIs(t, run.Err(), publisher.ErrForked)
+}
+
 func TestPublish_ControlEventArrived_FoldedThenPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
