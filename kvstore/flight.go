@@ -154,15 +154,15 @@ func (f *flight) receive(ctx context.Context) {
 
 // answered handles the answer to one put.
 func (f *flight) answered(ctx context.Context, msg *nats.Msg) {
-	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
-		f.giveUp(f.bucket.explain(ctx, nats.ErrNoResponders))
-		return
-	}
 	item, err := strconv.Atoi(strings.TrimPrefix(msg.Subject, f.prefix))
 	item -= f.first
 	size, ours := f.sizes[item]
 	if err != nil || !ours {
 		return // a second answer
+	}
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
+		f.giveUp(f.bucket.explain(ctx, nats.ErrNoResponders))
+		return
 	}
 	delete(f.sizes, item)
 	f.bytes -= size

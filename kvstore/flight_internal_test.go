@@ -136,6 +136,7 @@ func TestFly_AnotherFlight_SameInboxAndNoOldAnswer(t *testing.T) {
 	second := fly(t.Context())
 	put := <-puts
 	require.NoError(t, old.Respond(ack(9)), "a second answer to the first flight")
+	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: old.Reply, Header: nats.Header{"Status": {"503"}}}), "another one")
 	require.NoError(t, put.Respond(ack(2)))
 	require.EqualValues(t, 2, (<-second).Revision)
 	require.Equal(t, before+1, nc.NumSubscriptions())
