@@ -17,11 +17,11 @@ func (f *Fleets) Pause(ctx context.Context, fleet string, p schema.Pause, over f
 			return nil
 		}
 		list := slices.Clone(s.Pauses)
-		if len(list) >= schema.MaxPauses {
-			list = slices.DeleteFunc(list, func(p schema.Pause) bool { return over(&p) })
+		if peoples(list) >= schema.MaxPauses {
+			list = slices.DeleteFunc(list, func(p schema.Pause) bool { return p.Limit == "" && over(&p) })
 		}
-		if len(list) >= schema.MaxPauses {
-			return fmt.Errorf("%w: fleet %s has %d pauses: end some, or pause a larger scope", ErrSettings, fleet, len(list))
+		if n := peoples(list); n >= schema.MaxPauses {
+			return fmt.Errorf("%w: fleet %s has %d pauses: end some, or pause a larger scope", ErrSettings, fleet, n)
 		}
 		s.Pauses = append(list, p)
 		return nil
@@ -29,10 +29,26 @@ func (f *Fleets) Pause(ctx context.Context, fleet string, p schema.Pause, over f
 	return p, !stored, err
 }
 
-// Unpause ends the pause of exactly that scope, and returns it. It reports false if there is none.
+// peoples counts the pauses that people asked for.
+func peoples(list []schema.Pause) (n int) {
+	for i := range list {
+		if list[i].Limit == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Unpause ends the pause of exactly that scope that a person asked for, and returns it. It reports false if there is none,
+// and returns that of a budget.
 func (f *Fleets) Unpause(ctx context.Context, fleet string, scope schema.Scope) (was schema.Pause, ended bool, err error) {
-	was.Scope = scope
 	_, ended, err = f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
+		was = schema.Pause{Scope: scope}
+		for i := range s.Pauses {
+			if s.Pauses[i].Same(&scope) {
+				was = s.Pauses[i]
+			}
+		}
 		if i := pauseIndex(s, &scope); i >= 0 {
 			was, s.Pauses = s.Pauses[i], slices.Delete(slices.Clone(s.Pauses), i, i+1)
 		}
@@ -55,7 +71,7 @@ func (f *Fleets) KeepPauses(ctx context.Context, fleet string, keep func(*schema
 	return changed, err
 }
 
-// pauseIndex is the index of the pause of a scope, -1 for none.
+// pauseIndex is the index of the pause of a scope that a person asked for, -1 for none.
 func pauseIndex(s *schema.FleetSettings, scope *schema.Scope) int {
-	return slices.IndexFunc(s.Pauses, func(p schema.Pause) bool { return p.Same(scope) })
+	return slices.IndexFunc(s.Pauses, func(p schema.Pause) bool { return p.Limit == "" && p.Same(scope) })
 }

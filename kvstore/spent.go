@@ -3,10 +3,14 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/nats/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -80,4 +84,38 @@ func (s *Shard) PutSpent(ctx context.Context, spent *Spent, rev schema.Revision)
 		return 0, fmt.Errorf("put %s of %s: %w", key, b.name, err)
 	}
 	return rev, nil
+}
+
+// WatchSpent calls see with what the shards of a fleet have spent, and with each change, until it returns false, ctx ends or
+// the watch breaks. While nothing changes, it is called with nil from time to time.
+func WatchSpent(ctx context.Context, js jetstream.JetStream, fleet string, see func(shard int, spent *Spent) bool) error {
+	b := newBucket(js, schema.LeaseBucket)
+	prefix := b.prefix + "spent." + fleet + "."
+	begin, cancel := withDeadline(ctx)
+	follow, err := eventlog.FollowKeys(begin, js.Conn(), js, b.stream, prefix+"*")
+	cancel()
+	if err != nil {
+		return fmt.Errorf("watch %s*: %w", prefix, translate(err))
+	}
+	defer follow.Close(ctx, js)
+	for more := true; more; {
+		m, idle, err := follow.NextOrIdle(ctx)
+		switch {
+		case err != nil:
+			return err
+		case idle:
+			more = see(0, nil)
+		case !deletion(m.Record.Header):
+			shard, err := strconv.Atoi(strings.TrimPrefix(m.Subject, prefix))
+			if err != nil {
+				return fmt.Errorf("key %.80q names no shard: %w", m.Subject, err)
+			}
+			spent, err := decodeSpent(m.Record.Body)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.Subject, err)
+			}
+			more = see(shard, &spent)
+		}
+	}
+	return nil
 }

@@ -207,7 +207,7 @@ func (f *Fleet) startPaused(ctx context.Context, spec *RunSpec) error {
 	}
 	f.heard.Store(connection)
 	if pauses := schema.PausesOf(settings.Pauses, &live); len(pauses) > 0 {
-		return fmt.Errorf("%w %s: %s; submit it, or end the pause: waymark unpause %s", ErrPaused, pauses[0].When(), pauses[0].Reason, pauses[0].Flags())
+		return fmt.Errorf("%w %s: %s; submit it, or end the pause: waymark %s", ErrPaused, pauses[0].When(), pauses[0].Reason, pauses[0].EndsWith())
 	}
 	return nil
 }

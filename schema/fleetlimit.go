@@ -58,6 +58,12 @@ func FullText(full []Limit) string {
 	return "waits for a place: " + strings.Join(texts, "; ")
 }
 
+// HasShare reports whether a scope is that of runs that share the limit.
+func (l *Limit) HasShare(s *Scope) bool {
+	share, ok := l.Of(&Live{Run: s.Run, Agent: s.Agent, ModelTier: s.ModelTier, Labels: s.Labels})
+	return ok && share.Same(s)
+}
+
 // Flags are the flags of a command that select the limit.
 func (l *Limit) Flags() string {
 	if l.Each == "" {

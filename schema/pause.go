@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// MaxPauses bounds the pauses of a fleet.
-const MaxPauses = 64
+// MaxPauses bounds the pauses of a fleet that people asked for, and MaxBudgetPauses those of budgets that are used up.
+const (
+	MaxPauses       = 64
+	MaxBudgetPauses = 256
+)
 
 // Scope selects runs: those that match every field that is set. The zero Scope selects all runs.
 type Scope struct {
@@ -70,6 +73,17 @@ type Pause struct {
 	// Until when, RFC 3339, by the server's clock; absent for a pause that only a request ends. The pause is over when the
 	// daemon has removed it, moments later.
 	Until string `json:"until,omitzero" check:"time"`
+	// Limit are the flags of the limit whose budget, DayTokens, is used up; both are absent in a pause that a person asked for.
+	Limit     string `json:"limit,omitzero"`
+	DayTokens int64  `json:"day_tokens,omitzero"`
+}
+
+// EndsWith is the command that ends the pause. N is a larger budget.
+func (p *Pause) EndsWith() string {
+	if p.Limit != "" {
+		return "limit " + p.Limit + " --day-tokens N"
+	}
+	return "unpause " + p.Flags()
 }
 
 // When says since when and until when the pause holds.

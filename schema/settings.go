@@ -31,8 +31,8 @@ type FleetSettings struct {
 	// Keys are the public keys of the daemons that sign control events, oldest first; without any, control events are
 	// not checked. A new fleet has the key of the connection that provisions it, if it has one. See [Keys].
 	Keys []FleetKey `json:"keys,omitzero"`
-	// Pauses are in effect, at most [MaxPauses], oldest first.
-	Pauses []Pause `json:"pauses,omitzero" check:"max=64"`
+	// Pauses are in effect, at most [MaxPauses] and [MaxBudgetPauses], oldest first.
+	Pauses []Pause `json:"pauses,omitzero" check:"max=320"`
 	// Limits are in effect, at most [MaxLimits], oldest first.
 	Limits []Limit `json:"limits,omitzero" check:"max=64"`
 	// Schedules are in effect, at most [MaxSchedules], in the order in which they were first set.

@@ -57,6 +57,10 @@ func (s *Service) pause(ctx context.Context, t *task, req *schema.PauseRequest) 
 	case req.End:
 		var ended bool
 		if reply.Pause, ended, err = fleets.Unpause(ctx, s.cfg.Fleet, req.Scope); err == nil && !ended {
+			if p := &reply.Pause; p.Limit != "" {
+				return nil, schema.Fail(schema.CodeConflict, "Raise the budget: waymark "+p.EndsWith(),
+					"the pause of %s is of a budget, and no person's: %s; it ends at %s", p.Flags(), p.Reason, p.Until)
+			}
 			reply.Already, err = true, there()
 		}
 	default:
@@ -269,6 +273,6 @@ func (s *Service) stillPaused(ctx context.Context, h *schema.Head, reason string
 
 // errPaused refuses to give a run to an executor while a pause selects it.
 func errPaused(run string, p *schema.Pause) *schema.ServiceError {
-	return schema.Fail(schema.CodePaused, "To let its runs go on: waymark unpause "+p.Flags(),
+	return schema.Fail(schema.CodePaused, "To let its runs go on: waymark "+p.EndsWith(),
 		"run %s is paused %s by %s: %s", run, p.When(), nameOf(p.By, p.Claimed), p.Reason)
 }

@@ -163,7 +163,7 @@ func (r *released) print(a *base.App, before *schema.GetReply, label string) err
 	what := "the run can be claimed"
 	switch {
 	case !r.Released && len(before.Pauses) > 0:
-		what = "nothing to do: the run is paused, and can be claimed after: " + a.Prompt.Command("unpause "+before.Pauses[0].Flags())
+		what = "nothing to do: the run is paused, and can be claimed after: " + a.Prompt.Command(before.Pauses[0].EndsWith())
 	case r.Status == schema.StatusWaiting && r.Released:
 		what = "the run can be claimed once it is answered"
 	case r.Status == schema.StatusWaiting:

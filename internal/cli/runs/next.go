@@ -16,7 +16,7 @@ func nextText(p prompt.Prompt, reply *schema.GetReply, executor, claimant string
 	case h.Status.Terminal():
 		return "the run has ended meanwhile"
 	case len(reply.Pauses) > 0:
-		return "the run is paused; to let it go on: " + p.Command("unpause "+reply.Pauses[0].Flags())
+		return "the run is paused; to let it go on: " + p.Command(reply.Pauses[0].EndsWith())
 	case reply.Quarantined:
 		return "the run is quarantined and cannot be claimed; to make it claimable: " + p.Command("release "+h.Run)
 	case len(reply.Full) > 0:

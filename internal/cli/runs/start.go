@@ -313,7 +313,7 @@ func (c StartCmd) show(ctx context.Context, a *base.App, cl *base.Client, said *
 	if said.Already {
 		next = "it was already submitted; nothing was changed"
 	} else if reply, err := cl.Get(ctx, said.Run); err == nil && len(reply.Pauses) > 0 {
-		next = "it is paused, and an executor claims it after: " + cl.Prompt.Command("unpause "+reply.Pauses[0].Flags())
+		next = "it is paused, and an executor claims it after: " + cl.Prompt.Command(reply.Pauses[0].EndsWith())
 	}
 	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("events "+said.Run)))
 	return err

@@ -54,7 +54,7 @@ func PausesText(on prompt.Prompt, pauses []schema.Pause) string {
 	list := make([]string, len(pauses))
 	for i := range pauses {
 		p := &pauses[i]
-		list[i] = fmt.Sprintf("%s, by %s: %s; ends with: %s", p.When(), output.ByText(p.By, p.Claimed), p.Reason, on.Command("unpause "+p.Flags()))
+		list[i] = fmt.Sprintf("%s, by %s: %s; ends with: %s", p.When(), output.ByText(p.By, p.Claimed), p.Reason, on.Command(p.EndsWith()))
 	}
 	return strings.Join(list, "; ")
 }
