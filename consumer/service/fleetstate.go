@@ -43,7 +43,9 @@ type shardStatus struct {
 type sighting struct {
 	at     time.Time
 	shards []schema.ShardState
-	saved  time.Time
+	// spent are the tokens of the shards, if the fleet has a budget.
+	spent []kvstore.Spent
+	saved time.Time
 }
 
 // inspect returns the fleet's streams.
@@ -67,7 +69,7 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 	if now := l.svc.now(); len(l.last.shards) == len(sources) && now.Sub(l.last.at) < stateAge {
 		return l.last
 	}
-	s, list := sighting{shards: make([]schema.ShardState, len(sources))}, l.inspect(ctx)
+	s, list := sighting{shards: make([]schema.ShardState, len(sources)), spent: make([]kvstore.Spent, len(sources))}, l.inspect(ctx)
 	streams := make(map[string]*kvstore.Inspected, len(list))
 	for i := range list {
 		streams[list[i].Stream] = &list[i]
@@ -78,7 +80,7 @@ func (l *shardStatus) look(ctx context.Context) sighting {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, statePatience)
 			defer cancel()
-			s.shards[i] = l.shard(ctx, src.Store, streams)
+			s.shards[i] = l.shard(ctx, src.Store, streams, &s.spent[i])
 			return nil
 		})
 	}
@@ -101,16 +103,16 @@ func (l *shardStatus) saved(ctx context.Context, log *kvstore.Inspected) time.Ti
 }
 
 // shard reads the state of one shard.
-func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected) schema.ShardState {
+func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected, spent *kvstore.Spent) schema.ShardState {
 	s := schema.ShardState{Shard: store.Names.Shard}
-	if err := l.fill(ctx, store, streams, &s); err != nil {
+	if err := l.fill(ctx, store, streams, &s, spent); err != nil {
 		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("state of the shard not read")
 		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
 	}
 	return s
 }
 
-func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected, s *schema.ShardState) error {
+func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams map[string]*kvstore.Inspected, s *schema.ShardState, spent *kvstore.Spent) error {
 	js, names := l.svc.js, store.Names
 	usage := make(map[string]kvstore.Usage, 4)
 	for _, name := range []string{names.EventStream(), "KV_" + names.SegmentBucket(), "KV_" + names.CheckpointBucket(), "OBJ_" + schema.BlobBucket(names.Fleet)} {
@@ -147,6 +149,11 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, streams ma
 	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
 		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)
 	}
+	if l.svc.hasBudgets() {
+		if *spent, _, err = store.Spent(ctx); err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -166,7 +173,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(seen.at), Shards: seen.shards, Proven: s.cfg.Proof != nil,
 		Runs:   schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Paused: runs.Paused, Waiting: runs.Waiting, Gapped: runs.Gapped, Overdue: s.cfg.Heartbeats.OverdueRuns()},
-		Pauses: s.liveRuns.Pauses(), Limits: s.limitStates(settings.Limits), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
+		Pauses: s.liveRuns.Pauses(), Limits: s.limitStates(settings.Limits, sumSpent(seen.spent, s.now())), DurableMS: s.durableMS(len(seen.shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if s.cfg.Schedules != nil {
 		reply.Schedules = s.cfg.Schedules()

@@ -1,8 +1,10 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -44,10 +46,44 @@ func (s *Service) limit(ctx context.Context, t *task, req *schema.LimitRequest) 
 	return reply, s.settingsChanged(ctx)
 }
 
-// limitStates are the limits of the fleet with what is used of them.
-func (s *Service) limitStates(limits []schema.Limit) (list []schema.LimitState) {
+// limitStates are the limits of the fleet with what is used of them. used are the tokens of the day.
+func (s *Service) limitStates(limits []schema.Limit, used []kvstore.SpentShare) (list []schema.LimitState) {
 	for i := range limits {
 		list = append(list, schema.LimitState{Limit: limits[i], Shares: s.liveRuns.Shares(&limits[i])})
 	}
+	addDayTokens(list, used)
 	return list
+}
+
+// addDayTokens adds the tokens of the day, and keeps the fullest shares of each budget.
+func addDayTokens(list []schema.LimitState, used []kvstore.SpentShare) {
+	for i := range list {
+		l := &list[i]
+		if l.DayTokens == 0 {
+			continue
+		}
+		for j := range used {
+			if share := &used[j]; l.HasShare(&share.Scope) {
+				shareOf(l, share.Labels[l.Each]).DayTokens = share.Tokens
+			}
+		}
+		fullness := func(s schema.LimitShare) (full float64) {
+			if l.AtWork > 0 {
+				full = float64(s.AtWork) / float64(l.AtWork)
+			}
+			return max(full, float64(s.DayTokens)/float64(l.DayTokens))
+		}
+		slices.SortStableFunc(l.Shares, func(a, b schema.LimitShare) int { return cmp.Compare(fullness(b), fullness(a)) })
+		l.Shares = l.Shares[:min(len(l.Shares), schema.MaxLimitShares)]
+	}
+}
+
+// shareOf returns the share of a limit with a value of its label, and adds it.
+func shareOf(l *schema.LimitState, value string) *schema.LimitShare {
+	i := slices.IndexFunc(l.Shares, func(s schema.LimitShare) bool { return s.Value == value })
+	if i < 0 {
+		i = len(l.Shares)
+		l.Shares = append(l.Shares, schema.LimitShare{Value: value})
+	}
+	return &l.Shares[i]
 }

@@ -137,9 +137,12 @@ func (limitLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var rows [][]string
 	for i := range reply.Limits {
 		l := &reply.Limits[i]
-		row := []string{l.Flags(), "", numberOr(int64(l.AtWork)), "", "", numberOr(l.DayTokens), output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
+		row := []string{l.Flags(), "", numberOr(int64(l.AtWork)), "", "", numberOr(l.DayTokens), "", output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
 		for _, s := range l.Shares {
-			row[1], row[3], row[4] = s.Value, strconv.Itoa(s.AtWork), strconv.Itoa(s.Waiting)
+			row[1], row[6] = s.Value, numberOr(s.DayTokens)
+			if l.AtWork > 0 {
+				row[3], row[4] = strconv.Itoa(s.AtWork), strconv.Itoa(s.Waiting)
+			}
 			rows = append(rows, slices.Clone(row))
 		}
 		if len(l.Shares) == 0 {
@@ -149,5 +152,5 @@ func (limitLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	if len(rows) == 0 {
 		return a.Say(a.Stderr, "no limits")
 	}
-	return output.Table(a.Stdout, []output.Column{{Title: "scope", Shrinks: true}, {Title: "value", Shrinks: true}, {Title: "at most"}, {Title: "at work"}, {Title: "waiting"}, {Title: "tokens a day"}, {Title: "by"}, {Title: "since"}}, rows)
+	return output.Table(a.Stdout, []output.Column{{Title: "scope", Shrinks: true}, {Title: "value", Shrinks: true}, {Title: "at most"}, {Title: "at work"}, {Title: "waiting"}, {Title: "tokens a day"}, {Title: "used today"}, {Title: "by"}, {Title: "since"}}, rows)
 }

@@ -26,6 +26,7 @@ type fleetMetrics struct {
 	svc                          *service.Service
 	of                           []shardMetric
 	ok, trouble, replicas, saved *prometheus.Desc
+	budget, used                 *prometheus.Desc
 }
 
 // shardMetric is one value of a shard.
@@ -50,6 +51,10 @@ func newFleetMetrics(fleet string, svc *service.Service) *fleetMetrics {
 			[]string{"stream", "trouble"}, constant),
 		replicas: prometheus.NewDesc("waymark_fleet_replicas_away", "Replicas of the fleet's streams on a NATS server that the leader has not heard for ten seconds.",
 			[]string{"server"}, constant),
+		budget: prometheus.NewDesc("waymark_fleet_budget_tokens", "Tokens that the runs of a limit may use in a day; of a limit for each value of a label, those with one value.",
+			[]string{"limit"}, constant),
+		used: prometheus.NewDesc("waymark_fleet_budget_used_tokens", "Tokens of the budget that are used today; of a limit for each value of a label, those of the value that used most.",
+			[]string{"limit"}, constant),
 		saved: prometheus.NewDesc("waymark_fleet_last_backup_timestamp_seconds", "When the last backup began; without one, when the fleet's log was made.", nil, constant),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
@@ -102,7 +107,7 @@ func newFleetMetrics(fleet string, svc *service.Service) *fleetMetrics {
 
 // Describe names the metrics.
 func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.ok, m.trouble, m.replicas, m.saved} {
+	for _, d := range []*prometheus.Desc{m.ok, m.trouble, m.replicas, m.saved, m.budget, m.used} {
 		out <- d
 	}
 	for i := range m.of {
@@ -116,6 +121,16 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	m.collectStreams(ctx, out)
 	reply := m.svc.State(ctx)
+	for i := range reply.Limits {
+		l, most := &reply.Limits[i], int64(0)
+		for _, share := range l.Shares {
+			most = max(most, share.DayTokens)
+		}
+		if l.DayTokens > 0 {
+			out <- prometheus.MustNewConstMetric(m.budget, prometheus.GaugeValue, float64(l.DayTokens), l.Flags())
+			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, float64(most), l.Flags())
+		}
+	}
 	for i := range reply.Shards {
 		s := &reply.Shards[i]
 		shard := strconv.Itoa(s.Shard)
