@@ -42,7 +42,7 @@ func (r *Run) Delegate(ctx context.Context, spec RunSpec) (schema.ChildEnd, erro
 		spec.ID = cmp.Or(spec.ID, "child-"+digestOf(r.id + "\x00" + inv.IdempotencyKey)[:32])
 		parent.Turn, parent.ToolCallID, parent.Occurrence = inv.Key.Turn, inv.Key.ToolCallID, inv.Key.Occurrence
 	}
-	spec.Parent, spec.ModelTier = parent, cmp.Or(spec.ModelTier, head.ModelTier)
+	spec.Parent, spec.ModelTier, spec.Priority = parent, cmp.Or(spec.ModelTier, head.ModelTier), cmp.Or(spec.Priority, head.Priority)
 	if spec.Labels == nil {
 		spec.Labels = head.Labels
 	}

@@ -143,6 +143,8 @@ type RunSpec struct {
 	ThreadID string
 	// Model, ModelTier and Provider that the run starts with.
 	Model, ModelTier, Provider string
+	// Priority, 0 to 9: each step lets a submitted or left run be claimed as if it had waited a minute longer.
+	Priority int
 	// Labels to find the run by.
 	Labels map[string]string
 	// Parent names the call of another run that started this one; nil means none.
@@ -257,7 +259,7 @@ func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*R
 func (f *Fleet) started(spec *RunSpec) *schema.RunStartedData {
 	return &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
-		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: maps.Clone(spec.Labels), Parent: spec.Parent,
+		ModelTier: spec.ModelTier, Priority: spec.Priority, Provider: spec.Provider, Labels: maps.Clone(spec.Labels), Parent: spec.Parent,
 		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Offer: spec.offer, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),
 	}

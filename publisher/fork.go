@@ -77,7 +77,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	if s := state.Started; s != nil {
 		start.ThreadID, start.Model, start.ModelTier, start.Provider = s.ThreadID, s.Model, s.ModelTier, s.Provider
-		start.Complete, start.MaxTurns, start.MaxTokens = s.CompletionTool, s.MaxTurns, s.MaxTokens
+		start.Priority, start.Complete, start.MaxTurns, start.MaxTokens = s.Priority, s.CompletionTool, s.MaxTurns, s.MaxTokens
 		start.Task, start.offer = cmp.Or(start.Task, s.Task), s.Offer
 	}
 	// The mark comes first: a removal of the base finds it, or comes before it and refuses it.

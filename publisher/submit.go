@@ -100,6 +100,8 @@ func otherThan(s, asked *schema.RunStartedData) string {
 		return "thread"
 	case s.Model != asked.Model || s.ModelTier != asked.ModelTier || s.Provider != asked.Provider:
 		return "model"
+	case s.Priority != asked.Priority:
+		return "priority"
 	case s.MaxTurns != asked.MaxTurns || s.MaxTokens != asked.MaxTokens || s.CompletionTool != asked.CompletionTool:
 		return "contract"
 	case !maps.Equal(s.Labels, asked.Labels):

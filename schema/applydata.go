@@ -326,7 +326,7 @@ func (h *Head) runStarted(e *Event, p *place, d *RunStartedData) Verdict {
 		h.fork(d.Base, cmp.Or(StoredTime(p.Record.Stored), e.Time))
 	}
 	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
-	h.ModelTier = excerpt(d.ModelTier)
+	h.ModelTier, h.Priority = excerpt(d.ModelTier), d.Priority
 	h.Build = d.Version.first(h.Build)
 	if ValidName(d.ResumedFrom) {
 		h.ResumedFrom = d.ResumedFrom

@@ -116,7 +116,8 @@ type Notice struct {
 }
 
 // ClaimRequest asks for a run that has no executor. The daemon chooses: first the executor's own former runs, then
-// runs of the tenant with the fewest at work, of those the run that has been claimable for longest; see [TenantLabel].
+// runs of the tenant with the fewest at work, of those the run that has been claimable for longest; see [TenantLabel]. A
+// step of priority counts as a minute of waiting.
 type ClaimRequest struct {
 	// Executor that claims, and its instance; see [Heartbeat]. Executor is required.
 	Executor string `json:"executor" check:"required,name"`
@@ -277,9 +278,11 @@ type Live struct {
 	Executor string `json:"executor,omitzero"`
 	Instance string `json:"instance,omitzero"`
 	// ModelTier as in [Head].
-	ModelTier string            `json:"model_tier,omitzero"`
-	Labels    map[string]string `json:"labels,omitzero"`
-	Status    Status            `json:"status"`
+	ModelTier string `json:"model_tier,omitzero"`
+	// Priority as in [RunStartedData].
+	Priority int               `json:"priority,omitzero"`
+	Labels   map[string]string `json:"labels,omitzero"`
+	Status   Status            `json:"status"`
 	// Completion as in [RunSummary]: a run with an open hand-off has an entry after its end, too.
 	Completion Completion `json:"completion,omitzero"`
 	Epoch      Epoch      `json:"epoch"`
@@ -398,7 +401,7 @@ func quarantined(status Status, stalled, maxClaims int) bool {
 func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
-		ModelTier: h.ModelTier, Build: h.Build, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
+		ModelTier: h.ModelTier, Priority: h.Priority, Build: h.Build, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
 		KeyIDs: slices.Clone(h.KeyIDs), Attended: h.Unattended == "" && !h.Status.Claimable() && h.HasWork(), Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
 		Gapped: !h.Complete(), Since: h.UpdatedAt,
 	}
@@ -420,7 +423,7 @@ func LiveOf(h *Head) Live {
 
 // Same reports whether two entries are equal except for Since.
 func (l *Live) Same(o *Live) bool {
-	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Build == o.Build && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
+	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Priority == o.Priority && l.Build == o.Build && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.Attended == o.Attended && l.Driven == o.Driven && l.ExpiresAt == o.ExpiresAt && l.Timer == o.Timer &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention && l.Gapped == o.Gapped &&
 		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)

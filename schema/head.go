@@ -268,6 +268,8 @@ type Head struct {
 	Instance string `json:"instance,omitzero"`
 	// ModelTier is the class of models that the run began with.
 	ModelTier string `json:"model_tier,omitzero"`
+	// Priority as in [RunStartedData].
+	Priority int `json:"priority,omitzero"`
 	// Build is that of the executors that go on with the run first, by its [DriftRule]; empty for none.
 	Build    string  `json:"build,omitzero" check:"max=128,text"`
 	Task     string  `json:"task,omitzero"`

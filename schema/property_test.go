@@ -249,7 +249,7 @@ func TestHead_CloneOfEachField_IsChangedAlone(t *testing.T) {
 func TestBaseOf_EachFieldOfTheHead_IsTakenOverOrCleared(t *testing.T) {
 	t.Parallel()
 	cleared := strings.Fields("Handoff Handoffs Signals Marks Forks Gaps Superseded Window Requests")
-	takenOver := strings.Fields(`Fleet Run Agent Executor Instance ModelTier Build Task ThreadID Parent ResumedFrom Base Labels KeyIDs Status Unattended
+	takenOver := strings.Fields(`Fleet Run Agent Executor Instance ModelTier Priority Build Task ThreadID Parent ResumedFrom Base Labels KeyIDs Status Unattended
 		Stalled Implicit Epoch Sequence Position Digest RequestID Turn TurnOpen TurnAnswered TurnPurpose TurnEpoch TurnMessages MaxTurns MaxTokens
 		CompletionTool Phase CompletedPhases OpenCalls TurnCalls Interrupts CancelRequested CancelPosition Paused LastError Counts Usage Erased Records
 		SizeWarning Summary Limit LimitTurn CompletedBy StartedAt UpdatedAt EndedAt`)

@@ -35,6 +35,7 @@ type ScheduleSpec struct {
 	ThreadID       string            `json:"thread_id,omitzero" check:"max=256,text"`
 	Labels         map[string]string `json:"labels,omitzero" check:"max=32" key:"required,max=64" each:"max=256"`
 	ModelTier      string            `json:"model_tier,omitzero" check:"max=256,text"`
+	Priority       int               `json:"priority,omitzero" check:"min=0,max=9"`
 	MaxTurns       int32             `json:"max_turns,omitzero" check:"min=0"`
 	MaxTokens      int64             `json:"max_tokens,omitzero" check:"min=0"`
 	CompletionTool string            `json:"completion_tool,omitzero" check:"max=256,text"`

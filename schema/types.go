@@ -202,7 +202,9 @@ type RunStartedData struct {
 	Provider  string            `json:"provider,omitzero"`
 	Labels    map[string]string `json:"labels,omitzero" content:"text" check:"max=32" key:"required,max=64" each:"max=256"`
 	Parent    *Parent           `json:"parent,omitzero"`
-	MaxTurns  int32             `json:"max_turns,omitzero" check:"min=0"`
+	// Priority lets the run be claimed as if it had waited longer: a minute for each step, of at most nine.
+	Priority int   `json:"priority,omitzero" check:"min=0,max=9"`
+	MaxTurns int32 `json:"max_turns,omitzero" check:"min=0"`
 	// MaxTokens is the number of input and output tokens after which only a summing-up turn may begin, like MaxTurns
 	// for turns.
 	MaxTokens int64 `json:"max_tokens,omitzero" check:"min=0"`

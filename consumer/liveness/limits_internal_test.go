@@ -103,3 +103,29 @@ func TestLimits_RunStaysAtWork_ShareStaysFull(t *testing.T) {
 	r.apply(0, &kvstore.LiveEntry{Run: "working", Live: &orphan, Revision: 92})
 	require.Equal(t, []string{"waiting"}, r.given(), "a quarantined run is not at work")
 }
+
+// Each step of priority is worth a minute, so a run of priority 0 waits nine minutes longer at most.
+func TestClaimable_Priorities_AgeWithTheirWait(t *testing.T) {
+	t.Parallel()
+	var entries []schema.Live
+	add := func(run string, age, priority int) {
+		l := of("a", run, age, false)
+		l.Priority = priority
+		entries = append(entries, l)
+	}
+	add("old", 9*60+1, 0)
+	add("urgent", 0, 9)
+	add("middle", 60, 3)
+	add("plain", 239, 0)
+	for i := range 1000 {
+		add(fmt.Sprintf("urgent-%04d", i), 0, 9)
+	}
+	r := tableOf(t, entries...)
+	require.Equal(t, []string{"old", "urgent"}, r.given()[:2])
+	r = tableOf(t, entries[:4]...)
+	require.Equal(t, []string{"old", "urgent", "middle", "plain"}, r.given())
+	for _, run := range []string{"old", "urgent", "middle", "plain"} {
+		r.apply(0, &kvstore.LiveEntry{Run: run, Revision: 90})
+	}
+	require.Empty(t, r.given(), "each is found again where it was put")
+}

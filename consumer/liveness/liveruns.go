@@ -33,7 +33,7 @@ type LiveRuns struct {
 	mu     sync.RWMutex
 	stores []*kvstore.Shard
 	shards []shardRuns
-	// claimable runs, including quarantined ones, the longest claimable first.
+	// claimable runs, including quarantined ones, in the order of byAge.
 	claimable []*entry
 	// taken finds the run of a takeover by its request.
 	taken map[takeoverKey]*entry
@@ -74,6 +74,8 @@ type entry struct {
 	shard    int
 	// since is Live.Since, expires Live.ExpiresAt, and started Live.StartedAt; zero if absent.
 	since, expires, started time.Time
+	// rank is since, moved back by the run's priority.
+	rank time.Time
 	// changed is when the entry arrived, by the daemon's clock.
 	changed time.Time
 	// held is since when the run has its executor, by the same clock; writes of others do not change it.
@@ -373,6 +375,7 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: schema.ParseTime(c.Live.Since), expires: schema.ParseTime(c.Live.ExpiresAt), started: schema.ParseTime(c.Live.StartedAt),
 	}
+	e.rank = e.since.Add(-time.Duration(e.live.Priority) * time.Minute)
 	e.held, e.atWork = e.changed, e.live.AtWork(r.maxClaims)
 	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance && !old.live.Status.Claimable() {
 		e.held = old.held
@@ -405,8 +408,10 @@ func (r *LiveRuns) unclaimable(e *entry) {
 	}
 }
 
+// byAge is the order in which runs are claimed. A step of priority is worth a minute of waiting, so no run waits for ever
+// behind those of a higher priority.
 func byAge(a, b *entry) int {
-	if c := a.since.Compare(b.since); c != 0 {
+	if c := a.rank.Compare(b.rank); c != 0 {
 		return c
 	}
 	return cmp.Or(cmp.Compare(a.live.Run, b.live.Run), cmp.Compare(a.shard, b.shard))

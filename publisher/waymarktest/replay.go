@@ -89,7 +89,7 @@ func (r *Recorded) trials(w *World, config func(*publisher.Config), agent func(*
 	c := &crashes{w: w, run: r.state.Head.Run, tool: r.play, versions: []Agent{func(*Outside) publisher.Work { return agent(r) }}}
 	c.spec = Crash{Answer: r.answer, Config: config, Run: publisher.RunSpec{
 		Agent: started.Agent, Task: started.Task, ThreadID: started.ThreadID, Model: started.Model, ModelTier: started.ModelTier,
-		Provider: started.Provider, Labels: started.Labels, MaxTurns: started.MaxTurns, MaxTokens: started.MaxTokens, Complete: started.CompletionTool,
+		Priority: started.Priority, Provider: started.Provider, Labels: started.Labels, MaxTurns: started.MaxTurns, MaxTokens: started.MaxTokens, Complete: started.CompletionTool,
 	}}
 	return c
 }

@@ -86,7 +86,7 @@ func (c scheduleSetCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	return c.ask(ctx, a, cl, "set", schema.ScheduleRequest{ScheduleSpec: schema.ScheduleSpec{
 		Cron: c.Cron, TimeZone: c.TimeZone, Missed: c.Missed, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier,
-		MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, CompletionTool: c.Complete,
+		Priority: c.Priority, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, CompletionTool: c.Complete,
 	}})
 }
 

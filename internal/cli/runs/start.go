@@ -38,6 +38,7 @@ type newRun struct {
 	Thread    string            `placeholder:"ID" help:"Conversation of the run."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label; may be repeated."`
 	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
+	Priority  int               `placeholder:"N" help:"0 to 9: each step is worth a minute of waiting for an executor (default: 0)."`
 	MaxTurns  int32             `placeholder:"N" help:"Maximum turns (default: the agent's limit)."`
 	MaxTokens int64             `placeholder:"N" help:"Maximum input and output tokens (default: the agent's limit)."`
 	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Only a call of this tool completes the run."`
@@ -98,7 +99,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	said := started{Run: c.ID, Agent: c.Agent}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
-			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete,
+			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier, Priority: c.Priority, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete,
 		})
 		said.Already = !fresh
 		if err != nil || !c.Await {

@@ -271,7 +271,7 @@ func (f *Firings) Failing() map[string]float64 {
 // Spec is the run of a schedule with an id.
 func Spec(s *schema.Schedule, run string) publisher.RunSpec {
 	return publisher.RunSpec{
-		ID: run, Agent: s.Agent, Task: s.Task, ThreadID: s.ThreadID, Labels: s.Labels, ModelTier: s.ModelTier,
+		ID: run, Agent: s.Agent, Task: s.Task, ThreadID: s.ThreadID, Labels: s.Labels, ModelTier: s.ModelTier, Priority: s.Priority,
 		MaxTurns: s.MaxTurns, MaxTokens: s.MaxTokens, Complete: s.CompletionTool,
 	}
 }
