@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,25 +9,29 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// SetLimit stores a limit in place of that of the same scope, and returns the one in effect: an equal one stays. Beyond
+// SetLimit stores a limit in place of that of the same scope, and returns the one in effect: an equal one stays, and so does
+// a bound that the new one lacks. Beyond
 // schema.MaxLimits it returns [ErrSettings].
 func (f *Fleets) SetLimit(ctx context.Context, fleet string, l schema.Limit) (is schema.Limit, already bool, err error) {
 	_, stored, err := f.putSettings(ctx, fleet, func(s *schema.FleetSettings) error {
 		i := limitIndex(s, &l)
+		if is = l; i >= 0 {
+			is.AtWork, is.DayTokens = cmp.Or(l.AtWork, s.Limits[i].AtWork), cmp.Or(l.DayTokens, s.Limits[i].DayTokens)
+		}
 		switch {
 		case i < 0 && len(s.Limits) >= schema.MaxLimits:
 			return fmt.Errorf("%w: fleet %s has %d limits: end some, or use one for each value of a label", ErrSettings, fleet, len(s.Limits))
 		case i < 0:
-			s.Limits = append(slices.Clone(s.Limits), l)
-		case s.Limits[i].AtWork == l.AtWork && s.Limits[i].DayTokens == l.DayTokens:
-			l = s.Limits[i]
+			s.Limits = append(slices.Clone(s.Limits), is)
+		case s.Limits[i].AtWork == is.AtWork && s.Limits[i].DayTokens == is.DayTokens:
+			is = s.Limits[i]
 		default:
 			s.Limits = slices.Clone(s.Limits)
-			s.Limits[i] = l
+			s.Limits[i] = is
 		}
 		return nil
 	})
-	return l, !stored, err
+	return is, !stored, err
 }
 
 // EndLimit ends the limit of exactly that scope, and returns it. It reports false if there is none.

@@ -75,7 +75,8 @@ func (l *Limit) Flags() string {
 // Same reports whether two limits have the same scope.
 func (l *Limit) Same(o *Limit) bool { return l.Each == o.Each && l.Scope.Same(&o.Scope) }
 
-// LimitRequest sets the limit of a scope, in place of an earlier one of exactly that scope, or ends it.
+// LimitRequest sets the limit of a scope, in place of an earlier one of exactly that scope, or ends it. A bound that it
+// lacks stays.
 type LimitRequest struct {
 	Scope
 	// Each, AtWork and DayTokens are those of [Limit]. At least one bound is required, unless End.

@@ -35,7 +35,7 @@ func (c *ServerClock) Now(ctx context.Context) (time.Time, error) {
 	if c.said.IsZero() || time.Since(c.heard) >= serverClockEvery {
 		said, err := kvstore.ServerTime(ctx, c.js, c.shard.Names.EventStream())
 		if err != nil {
-			return time.Time{}, fmt.Errorf("no wait expires and no pause ends until it is known: %w", err)
+			return time.Time{}, fmt.Errorf("no wait expires, no pause ends and no schedule is due until it is known: %w", err)
 		}
 		c.said, c.heard = said, time.Now()
 	}

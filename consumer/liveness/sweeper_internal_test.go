@@ -290,7 +290,7 @@ func TestServerClock_SkewedLocalClock_TellsServerTime(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(time.Hour), at, time.Minute, "the daemon's clock was moved, and the server's with it")
 	clock = &ServerClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
 	_, err = clock.Now(t.Context())
-	require.ErrorContains(t, err, "no wait expires until it is known")
+	require.ErrorContains(t, err, "no wait expires, no pause ends and no schedule is due until it is known")
 }
 
 func TestSweeper_Answer_DoesNotKeepAlive(t *testing.T) {

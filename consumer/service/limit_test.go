@@ -23,10 +23,14 @@ func TestLimit_SetChangedAndEnded_AnswersSayWhatHolds(t *testing.T) {
 	require.Equal(t, 5, first.Limit.AtWork)
 	require.Equal(t, "--agent coder --each tenant", first.Limit.Flags())
 	require.True(t, ask(&req).Already)
-	req.AtWork = 6
+	req.AtWork, req.DayTokens = 6, 1000
 	changed := ask(&req)
 	require.False(t, changed.Already)
 	require.Equal(t, 6, changed.Limit.AtWork)
+	req.AtWork = 0
+	kept := ask(&req)
+	require.True(t, kept.Already)
+	require.Equal(t, changed.Limit, kept.Limit, "a bound that is not named stays")
 	req.End = true
 	require.Equal(t, changed.Limit, ask(&req).Limit)
 	require.True(t, ask(&req).Already)

@@ -14,7 +14,7 @@ import (
 
 // LimitCmd is waymark limit.
 type LimitCmd struct {
-	Set limitCmd   `cmd:"" default:"withargs" help:"Set the limit of a selection, in place of an earlier one. This is the default."`
+	Set limitCmd   `cmd:"" default:"withargs" help:"Set or change the limit of a selection. This is the default."`
 	Ls  limitLsCmd `cmd:"" help:"List the limits, and what their runs use."`
 	Rm  limitRmCmd `cmd:"" help:"End a limit."`
 }
@@ -58,7 +58,7 @@ type limitCmd struct {
 
 // Help is the text below the flags.
 func (limitCmd) Help() string {
-	return `At the limit, runs wait; none fails.
+	return `At the limit, runs wait; none fails. A bound that is not named stays as it is: to end it, use limit rm.
 
 Examples:
   waymark limit --agent coder --at-work 20
