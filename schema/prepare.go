@@ -86,7 +86,7 @@ func own(v reflect.Value, body []byte) bool {
 		if v.IsNil() {
 			return true
 		}
-		if z, ok := v.Interface().(interface{ IsZero() bool }); ok && z.IsZero() {
+		if z, ok := reflect.TypeAssert[interface{ IsZero() bool }](v); ok && z.IsZero() {
 			return false // the event leaves it out
 		}
 		to := reflect.New(v.Type().Elem())

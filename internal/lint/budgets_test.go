@@ -21,15 +21,15 @@ type room struct {
 
 // rooms are the budgets of docs/decisions/0120.
 var rooms = []room{
-	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 12_860},
-	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 5_409},
-	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_240},
-	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 17_352},
-	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 21_858},
-	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 12_728},
+	{name: "schema", within: []string{"schema"}, budget: 11_000, today: 13_167},
+	{name: "kvstore", within: []string{"kvstore"}, budget: 4_200, today: 5_738},
+	{name: "publisher", within: []string{"publisher"}, budget: 13_500, today: 15_253},
+	{name: "consumer", within: []string{"consumer"}, budget: 15_000, today: 18_360},
+	{name: "internal", within: []string{"internal"}, but: []string{"internal/cli", "internal/harness"}, budget: 14_500, today: 22_253},
+	{name: "internal/cli", within: []string{"internal/cli"}, budget: 11_800, today: 13_183},
 	{
 		name: "product", within: []string{"schema", "kvstore", "publisher", "consumer", "internal", "cmd"}, but: []string{"internal/harness"},
-		budget: 70_000, today: 85_487,
+		budget: 70_000, today: 87_994,
 	},
 	{name: "internal/harness", within: []string{"internal/harness"}, budget: 5_500, today: 6_013},
 	{name: "tools", within: []string{"tools"}, budget: 5_000},
