@@ -3,11 +3,9 @@ package service_test
 import (
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -63,28 +61,31 @@ func TestRead_CheckpointAtTheLastRecord_HeadReadsNoLog(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
-	var reads atomic.Int64
-	_, err := w.NC.Subscribe("$JS.API.DIRECT.GET."+w.Names.EventStream(), func(m *nats.Msg) {
-		if strings.Contains(string(m.Data), "next_by_subj") {
-			reads.Add(1)
-		}
-	})
+	requests, err := w.NC.SubscribeSync("$JS.API.DIRECT.GET." + w.Names.EventStream())
 	require.NoError(t, err)
 	require.NoError(t, w.NC.Flush())
-	read := func() int64 {
-		before := reads.Load()
+	read := func() (reads int) {
 		reply, _ := w.get("run-1", schema.ViewHead)
 		require.Equal(t, x.Model(), reply.Head)
 		require.True(t, reply.Complete)
-		require.NoError(t, w.NC.Flush())
-		return reads.Load() - before
+		require.NoError(t, w.NC.Flush()) // all requests of the read have arrived
+		pending, _, err := requests.Pending()
+		require.NoError(t, err)
+		for range pending {
+			m, err := requests.NextMsg(time.Second)
+			require.NoError(t, err)
+			if strings.Contains(string(m.Data), "next_by_subj") {
+				reads++
+			}
+		}
+		return reads
 	}
 	w.checkpointAt(x, len(x.Acked)-1, schema.SegmentIndex{})
-	require.EqualValues(t, 1, read(), "the record behind the checkpoint")
+	require.Equal(t, 1, read(), "the record behind the checkpoint")
 	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	require.Zero(t, read())
 	x.TurnOf(10)
-	require.EqualValues(t, 1, read(), "new records are read")
+	require.Equal(t, 1, read(), "new records are read")
 }
 
 func TestRead_EveryView_ShowsAllAcknowledged(t *testing.T) {
