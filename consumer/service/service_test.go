@@ -45,6 +45,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"fork": "waymark.fork.default.*", "erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "executors": "waymark.executors.default", "pause": "waymark.pause.default",
+		"limit": "waymark.limit.default", "schedule": "waymark.schedule.default",
 	}, subjects)
 }
 

@@ -40,6 +40,8 @@ var requests = []any{
 	schema.EraseRequest{},
 	schema.RecordsRequest{},
 	schema.PauseRequest{},
+	schema.LimitRequest{},
+	schema.ScheduleRequest{}, // the command refuses a task for a fleet with keys
 }
 
 func runHas(ids ...string) func(context.Context) ([]string, error) {
