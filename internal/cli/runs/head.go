@@ -37,7 +37,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, pauses []schema.Pa
 		output.Plural(h.Counts.ToolCalls, "call"), output.Plural(h.Counts.ToolResults, "result"),
 	}, ", ")
 	fields := []string{
-		"run", h.Run, "agent", h.Agent, "model tier", h.ModelTier, "priority", numberOr(int64(h.Priority)), "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
+		"run", h.Run, "agent", h.Agent, "model tier", h.ModelTier, "priority", output.Number(h.Priority), "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
 		"status", story.HeadStatus(h, quarantined, pauses...), "paused", story.PausesText(a.Prompt, pauses), "claims", story.ClaimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,

@@ -103,16 +103,8 @@ func printLimit(a *base.App, label string, reply *schema.LimitReply) error {
 		return output.Document(a.Stdout, reply)
 	}
 	l := &reply.Limit
-	return output.Fields(a.Stdout, label, "the limit of "+l.Flags(), "at work", numberOr(int64(l.AtWork)), "tokens a day", numberOr(l.DayTokens),
+	return output.Fields(a.Stdout, label, "the limit of "+l.Flags(), "at work", output.Number(l.AtWork), "tokens a day", output.Number(l.DayTokens),
 		output.ByLabel(l.By), output.ByText(l.By, l.Claimed), "since", l.Since)
-}
-
-// numberOr is a bound, empty for none.
-func numberOr(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // limitText says for which limits' places a run waits; empty for none.
@@ -137,9 +129,9 @@ func (limitLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var rows [][]string
 	for i := range reply.Limits {
 		l := &reply.Limits[i]
-		row := []string{l.Flags(), "", numberOr(int64(l.AtWork)), "", "", numberOr(l.DayTokens), "", output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
+		row := []string{l.Flags(), "", output.Number(l.AtWork), "", "", output.Number(l.DayTokens), "", output.ByText(l.By, l.Claimed), output.Ago(l.Since, a.Now())}
 		for _, s := range l.Shares {
-			row[1], row[6] = s.Value, numberOr(s.DayTokens)
+			row[1], row[6] = s.Value, output.Number(s.DayTokens)
 			if l.AtWork > 0 {
 				row[3], row[4] = strconv.Itoa(s.AtWork), strconv.Itoa(s.Waiting)
 			}

@@ -117,12 +117,15 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	if err := c.show(ctx, a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
 		return err
 	}
-	why := said.Result.Summary
+	limit, why := "", said.Result.Summary
+	if said.Result.Limit != "" {
+		limit = " at its limit of " + said.Result.Limit
+	}
 	if said.Result.Error != nil {
 		why = said.Result.Error.Message
 	}
 	return &failure.Error{
-		Code: failure.General, What: strings.TrimSuffix("run "+c.ID+" has ended as "+string(said.Result.Status)+": "+why, ": "),
+		Code: failure.General, What: strings.TrimSuffix("run "+c.ID+" has ended as "+string(said.Result.Status)+limit+": "+why, ": "),
 		Hint: "see the whole run with: " + cl.Prompt.Command("runs get "+c.ID),
 	}
 }
