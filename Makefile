@@ -167,7 +167,7 @@ bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload
 	node $(BIN)/peers/main.mjs $(PEERS) >bench-peers.jsonl
 bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
 	@sh tools/bench/peers/turn.sh $(BIN)
-bench-page: bench-build peers ## measure all figures of docs/performance.md and write its tables (idle machine; 20 minutes; PAGE_QUICK=1 only tries)
+bench-page: bench-build peers $(TEMPORAL) ## measure all figures of docs/performance.md and write its tables (idle machine; needs node, npm and PostgreSQL; 20 minutes; PAGE_QUICK=1 only tries)
 	@sh tools/bench/peers/page.sh $(BIN)
 
 # A release, in .bin/dist. VERSION: that of the commit's tag, else a -dev of the next one.

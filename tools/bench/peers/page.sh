@@ -3,13 +3,13 @@
 # turns of all systems, alternating; $PEERS_STORE is the disk of all. $PAGE_QUICK only shows that everything works: then the tables are
 # written to .bin/page.
 set -eu
+[ -z "${PAGE_QUICK:-}" ] || : "${PAGE_ROUNDS:=1}"
 : "${PAGE_ROUNDS:=3}"
 bin=$1 out=$1/bench-page.jsonl docs=docs/performance begin=$(date +%s)
-rm -f "$out"
+[ ! -e "$out" ] || mv -f "$out" "$out.before" # an interrupted run has hours in it: "bench report" reads it
 [ -z "${PAGE_QUICK:-}" ] || { export PEERS_QUICK=1; docs=$bin/page; }
 mkdir -p "$docs"
-also= # Temporal in the first round only, for it is slow, and where its server is: PEERS=temporal builds it first
-[ ! -x "$PEERS_TEMPORAL" ] || also=temporal
+also=temporal # in the first round only, for it is slow
 say() { echo "$(($(date +%s) - begin)) s: $*" >&2; }
 waymark() { # shellcheck disable=SC2086
 	say "$@"
