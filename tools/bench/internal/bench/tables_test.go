@@ -49,8 +49,8 @@ func TestTables_LinesOfOneThing_AreMedians(t *testing.T) {
 		{"line", "measured", "to reach", "verdict"},
 		{"turns/s by raw, 64 runs of one process", "0.50", "at least 0.90", "missed"},
 		{"turns/s by raw, 64 executors", "0.75", "at least 0.75", "reached"},
-		{"turns/s by Restate's Go client, 64 runs of one process", "0.50", "at least 3.00", "missed"},
-		{"turns/s by Restate's Go client, 64 executors", "3.00", "at least 2.00", "reached"},
+		{"turns/s, 64 runs of one process, by Restate's in one process, Go", "0.50", "at least 3.00", "missed"},
+		{"turns/s, 64 executors, by Restate's in one process, Go", "3.00", "at least 2.00", "reached"},
 	}, tables[2].Rows)
 	lines = []bench.Result{turns(1, 1, 500, 1000), turns(16, 1, 500, 1000)}
 	require.Contains(t, bench.Tables(lines)[2].Rows, []string{"turn of 1 run, p50 by raw's three messages", "2.00", "at most 1.40", "missed"})
